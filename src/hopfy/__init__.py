@@ -1,0 +1,18 @@
+"""hopfy: sparse and structured Hopfield networks for PyTorch."""
+
+from hopfy import functional, structures
+from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Norm",
+    "Omega",
+    "Shannon",
+    "SparseMAP",
+    "Tsallis",
+    "__version__",
+    "functional",
+    "omega_from",
+    "structures",
+]

@@ -1,0 +1,152 @@
+"""The one place where bad input becomes a sentence.
+
+Every message says what was expected, what came, and (where it is not plain) what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ENTMAX_ALPHA",
+    "NORMMAX_ALPHA",
+    "SUBSET_SIZE",
+    "Rule",
+    "as_dim",
+    "as_mask",
+    "as_parameter",
+    "as_scores",
+    "as_weights",
+    "check_parameter",
+    "values_can_be_read",
+]
+
+
+def as_scores(scores: object, name: str = "scores") -> Tensor:
+    """Return ``scores`` if it is a real floating tensor with at least one dimension."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(
+            f"expected {name} to be a torch.Tensor, got {type(scores).__name__}; "
+            "wrap it with torch.as_tensor(...)."
+        )
+    if not scores.is_floating_point():
+        raise TypeError(
+            f"expected {name} of a floating dtype, got {scores.dtype}; convert with .float()."
+        )
+    if scores.ndim == 0:
+        raise ValueError(f"expected {name} with at least one dimension, got a 0-d tensor.")
+    return scores
+
+
+def as_dim(dim: int, ndim: int) -> int:
+    """Return ``dim`` as a non-negative index into ``ndim`` dimensions."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(f"expected dim to be an integer, got {dim!r}.")
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"expected dim in [{-ndim}, {ndim - 1}] for {ndim}-d scores, got {dim}.")
+    return dim % ndim
+
+
+def as_mask(mask: object, scores: Tensor) -> Tensor:
+    """Return ``mask`` broadcast to ``scores`` (True = may be selected)."""
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"expected mask to be a boolean tensor (True = may be selected), got {came}."
+        )
+    try:
+        return mask.expand(scores.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"expected a mask that broadcasts to the scores' shape {tuple(scores.shape)}, "
+            f"got shape {tuple(mask.shape)}."
+        ) from None
+
+
+def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
+    """Return ``weights`` (floating, same shape as ``scores``) in the scores' dtype."""
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"expected {name} to be a torch.Tensor, got {type(weights).__name__}.")
+    try:
+        return weights.to(scores.dtype).expand(scores.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"expected {name} that broadcasts to the scores' shape {tuple(scores.shape)}, "
+            f"got shape {tuple(weights.shape)}."
+        ) from None
+
+
+class Rule(NamedTuple):
+    """What a map's parameter must satisfy; ``valid`` takes a number or a tensor."""
+
+    name: str
+    expected: str
+    valid: Callable[[Any], Any]
+
+
+ENTMAX_ALPHA = Rule("alpha", ">= 1 (1 is softmax, 2 is sparsemax, inf is argmax)", lambda a: a >= 1)
+NORMMAX_ALPHA = Rule("alpha", "> 1 (inf is uniform over the best top set)", lambda a: a > 1)
+SUBSET_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
+
+
+def check_parameter(value: object, rule: Rule) -> None:
+    """Raise a sentence unless ``value`` is a number, or a tensor of numbers, that obeys the rule."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+        raise TypeError(f"expected {rule.name} to be a number or a tensor, got {value!r}.")
+    if not isinstance(value, Tensor):
+        if not rule.valid(value):
+            raise ValueError(f"expected {rule.name} {rule.expected}, got {value}.")
+        return
+    if value.is_complex() or value.dtype is torch.bool:
+        raise TypeError(f"expected {rule.name} of a real dtype, got {value.dtype}.")
+    if values_can_be_read(value):
+        wrong = ~rule.valid(value.detach())
+        if bool(wrong.any()):
+            first = value.detach()[wrong].flatten()[0].item()
+            raise ValueError(f"expected every {rule.name} {rule.expected}, got {first:g} in it.")
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Reading a value back would stall a device, break a compiled graph or fail inside vmap."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) -> Tensor:
+    """Return a map's parameter (``alpha``, ``k``) as a tensor beside the rows.
+
+    A number gives a 0-d tensor. A tensor with as many dimensions as the scores must have size 1
+    along ``dim``; one with fewer broadcasts over the rows, that is over ``scores.shape`` without
+    ``dim``. Either way the result broadcasts against the scores with ``dim`` moved last.
+    """
+    check_parameter(value, rule)
+    if not isinstance(value, Tensor):
+        return torch.tensor(float(value), dtype=torch.float64)
+    if not value.is_floating_point():
+        value = value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
+    if value.ndim == 0:
+        return value
+    return _beside_rows(value, scores, dim, rule.name)
+
+
+def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
+    rows = scores.shape[:dim] + scores.shape[dim + 1 :]
+    try:
+        if value.ndim == scores.ndim and value.shape[dim] == 1:
+            value = value.movedim(dim, -1)
+            return value.expand(*rows, 1)
+        if value.ndim < scores.ndim:
+            return value.expand(rows).unsqueeze(-1)
+    except RuntimeError:
+        pass
+    raise ValueError(
+        f"expected {name} to broadcast over the rows {tuple(rows)} of scores with shape "
+        f"{tuple(scores.shape)} (dim={dim}), got shape {tuple(value.shape)}."
+    )

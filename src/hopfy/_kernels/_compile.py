@@ -1,0 +1,65 @@
+"""Loading compiled kernels: lazily, cached on disk when possible, and optional.
+
+A compiled kernel lives in ``hopfy._kernels.NAME_compiled``, the only modules that import numba. It is
+a serial loop ``kernel(start, stop, ...)`` over rows that releases the interpreter lock; threads are
+ours (`hopfy._kernels._threads`), because numba's own pools survive neither fork nor many callers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["compiled", "jit", "runs_compiled"]
+
+
+@cache
+def compiled(name: str) -> ModuleType | None:
+    """The module ``NAME_compiled``, or None (with one warning for all) if numba is missing."""
+    if not _numba_is_here():
+        return None
+    return importlib.import_module(f"hopfy._kernels.{name}_compiled")
+
+
+@cache
+def _numba_is_here() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        warnings.warn(
+            "numba cannot be imported, so hopfy computes with plain torch, many times slower; "
+            "install it with `pip install numba`.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        return False
+    return True
+
+
+def runs_compiled(tensor: Tensor) -> bool:
+    """Whether the compiled loops can read this tensor's memory."""
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`numba.njit` without the interpreter lock, cached on disk unless no folder is writable.
+
+    Sums may be reassociated (that is what lets them use vector instructions); NaN, infinities and
+    signed zeros keep their meaning.
+    """
+    if function is None:
+        return lambda f: jit(f, **options)
+    import numba
+
+    options = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"} | options
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no place for its cache
+        return numba.njit(**options)(function)

@@ -1,0 +1,61 @@
+r"""Alpha-normmax: the argmax of :math:`\langle\theta, y\rangle - \Omega^N_\alpha(y)` (Eq. 5, App. B).
+
+With :math:`r_i = (\theta_i - \mu)_+^{1/(\alpha-1)}` the solution is :math:`y = r / \sum r`, where
+:math:`\mu` solves :math:`\sum (\theta_i - \mu)_+^{\alpha/(\alpha-1)} = 1`: the threshold equation
+with :math:`\gamma = \alpha/(\alpha-1) > 1`. At :math:`\alpha = \infty` the threshold is
+sparsemax's and the weights are uniform over its support (the Berger-Parker limit).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hopfy._kernels._threshold import distances, power_of_rest, solve_convex
+
+__all__ = ["reference", "solve", "vjp"]
+
+
+def solve(scores: Tensor, alpha: Tensor) -> Tensor:
+    """Weights (..., N) of scores (..., N); ``alpha`` is 0-d or (..., 1)."""
+    return reference(scores, alpha)
+
+
+def reference(scores: Tensor, alpha: Tensor) -> Tensor:
+    """The same in plain torch, on any device, without reading a value back."""
+    exponent = 1 / (alpha - 1)
+    x = distances(scores, 1.0)
+    s = solve_convex(x, 1 + exponent)
+    weights = power_of_rest(x / s, exponent)
+    total = weights.sum(-1, keepdim=True)
+    return weights / torch.where(total == 0, 1.0, total)
+
+
+def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Gradients with respect to the scores and to alpha, as differentiable torch operations.
+
+    With :math:`r = y / \|y\|_\alpha` and :math:`\kappa = \|y\|_\alpha\, r^{2-\alpha} / (\alpha-1)`
+    on the support, :math:`J = (I - y 1^\top)\, \mathrm{diag}(\kappa)\, (I - 1 y^\top)`; and
+    :math:`\partial y / \partial \alpha = -J\, \partial_\alpha \nabla\Omega(y)` with
+    :math:`\nabla\Omega = r^{\alpha-1}`.
+    """
+    finite = alpha < torch.inf
+    alpha = torch.where(finite, alpha, 2.0)
+    support = (weights > 0) & finite
+    logs = torch.log(torch.where(support, weights, 1.0))
+    inside = torch.where(support, alpha * logs, -torch.inf)
+    empty = ~support.any(-1, keepdim=True)
+    inside = torch.where(empty, 0.0, inside)
+    log_norm = torch.logsumexp(inside, -1, keepdim=True) / alpha
+    log_r = torch.where(support, logs - log_norm, 0.0)
+    limit = torch.finfo(weights.dtype).max ** 0.5
+    kappa = torch.exp(log_norm + (2 - alpha) * log_r).clamp_max(limit) / (alpha - 1)
+    inner = torch.where(support, cotangent, 0.0)
+    y = torch.where(support, weights, 0.0)
+    centred = torch.where(support, kappa * (inner - (y * inner).sum(-1, keepdim=True)), 0.0)
+    grad = centred - y * centred.sum(-1, keepdim=True)
+    grad = torch.where(weights.isnan(), torch.nan, grad)
+    mass = torch.where(support, torch.exp(alpha * log_r), 0.0)  # r^alpha sums to one
+    slope_of_norm = ((mass * logs).sum(-1, keepdim=True) - log_norm) / alpha
+    change = torch.exp((alpha - 1) * log_r) * (log_r - (alpha - 1) * slope_of_norm)
+    return grad, -(change * grad).sum(-1, keepdim=True)

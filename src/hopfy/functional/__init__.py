@@ -1,0 +1,14 @@
+"""Maps from scores to weights: tensors in, tensors out.
+
+Every map takes ``scores`` of any shape and works along ``dim``; ``mask`` is True where an entry may
+be selected. A masked entry, a score of ``-inf`` and an entry that is not there are the same thing; a
+row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only.
+"""
+
+from hopfy.functional._entmax import entmax, sparsemax
+from hopfy.functional._ksubsets import ksubsets
+from hopfy.functional._normmax import normmax
+from hopfy.functional._softmax import softmax
+from hopfy.functional._sparsemap import sparsemap
+
+__all__ = ["entmax", "ksubsets", "normmax", "softmax", "sparsemap", "sparsemax"]

@@ -1,0 +1,37 @@
+"""What all maps share: checks, the dimension, the mask and the dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hopfy._checks import as_dim, as_mask, as_scores
+
+__all__ = ["along_rows", "checked"]
+
+
+def along_rows(
+    scores: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    apply: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Run ``apply`` on the scores with ``dim`` last, masked entries at -inf, at least float32."""
+    if mask is not None:
+        scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
+    if scores.shape[dim] == 0 or scores.numel() == 0:
+        return scores.clone()
+    last = dim == scores.ndim - 1
+    rows = scores if last else scores.movedim(dim, -1)
+    if rows.dtype in (torch.float16, torch.bfloat16):
+        weights = apply(rows.float()).to(scores.dtype)
+    else:
+        weights = apply(rows)
+    return weights if last else weights.movedim(-1, dim)
+
+
+def checked(scores: Tensor, dim: int) -> int:
+    """Check the scores and return ``dim`` as a non-negative number."""
+    return as_dim(dim, as_scores(scores).ndim)

@@ -1,0 +1,10 @@
+"""Regularisers as objects: one Omega gives a prediction, a conjugate, a loss and a margin."""
+
+from hopfy.omega._base import Omega
+from hopfy.omega._names import omega_from
+from hopfy.omega._norm import Norm
+from hopfy.omega._shannon import Shannon
+from hopfy.omega._sparsemap import SparseMAP
+from hopfy.omega._tsallis import Tsallis
+
+__all__ = ["Norm", "Omega", "Shannon", "SparseMAP", "Tsallis", "omega_from"]
