@@ -56,7 +56,7 @@ def ksubsets(scores: list[float], k: float) -> list[mpmath.mpf]:
         def weights(tau: mpmath.mpf) -> list[mpmath.mpf]:
             return [min(max(t - tau, mpmath.mpf(0)), mpmath.mpf(1)) for t in theta]
 
-        breaks = sorted({t for t in theta} | {t - 1 for t in theta})
+        breaks = sorted(set(theta) | {t - 1 for t in theta})
         for low, high in itertools.pairwise(breaks):
             top, bottom = sum(weights(low)), sum(weights(high))
             if bottom <= k <= top:

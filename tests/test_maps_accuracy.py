@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import judges
 import numpy as np
 import pytest
 import torch
 
+import judges
 from hopfy import functional as F
 from hopfy._kernels import entmax as entmax_kernel
 from hopfy._kernels import ksubsets as ksubsets_kernel

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from maps import MAPS, Map, every_map, every_smooth_map
 
 from hopfy import functional as F
+from maps import MAPS, Map, every_map, every_smooth_map
 
 SMOOTH = [m for m in MAPS if not m.is_flat and m.name != "10.0-entmax"]
 
@@ -65,10 +65,9 @@ def test_parameters_of_every_shape_receive_gradients(shape: tuple[int, ...]) -> 
     scores = torch.stack([well_separated(3, 5), well_separated(3, 5)]).requires_grad_()
     alpha = torch.full(shape, 1.6, dtype=torch.float64, requires_grad=True)
     k = torch.full(shape, 2.3, dtype=torch.float64, requires_grad=True)
-    if len(shape) == 3:
-        shape = (2, 1, 1)
     if shape == (3, 1):
-        pytest.raises(ValueError, F.entmax, scores, alpha)
+        with pytest.raises(ValueError, match="broadcast over the rows"):
+            F.entmax(scores, alpha)
         return
     assert torch.autograd.gradcheck(F.entmax, (scores, alpha), check_forward_ad=True)
     assert torch.autograd.gradcheck(F.normmax, (scores, alpha))

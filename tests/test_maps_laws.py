@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from maps import MAPS, Map, every_map, every_sparse_map
 
 INF = math.inf

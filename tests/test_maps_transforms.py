@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from maps import MAPS, Map, every_map
 
 from hopfy import functional as F
+from maps import MAPS, Map, every_map
 
 KINDS = [
     m for m in MAPS if m.name in ("softmax", "sparsemax", "1.5-entmax", "5.0-normmax", "2-subsets")

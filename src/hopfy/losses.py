@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +73,7 @@ class FenchelYoungLoss(nn.Module):
             return losses
         if self.reduction == "sum":
             return losses.sum()
-        count = losses.numel() if kept is None else cast(Tensor, kept.sum()).clamp_min(1)
+        count = losses.numel() if kept is None else kept.sum().clamp_min(1)
         return losses.sum() / count
 
 

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: ignore-errors
 """Compiled pieces that the row maps share: finding the top, gathering candidates, powers.
 
 A row is read twice, with vector instructions: once for its maximum, once to gather the few entries

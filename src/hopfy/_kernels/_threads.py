@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,10 +30,7 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
         return [kernel(0, rows, *arguments)]
     edges = [rows * part // threads for part in range(threads + 1)]
     pool = _shared_pool(threads - 1)
-    others = [
-        pool.submit(kernel, start, stop, *arguments)
-        for start, stop in zip(edges[1:-1], edges[2:], strict=True)
-    ]
+    others = [pool.submit(kernel, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
     own = kernel(edges[0], edges[1], *arguments)
     return [own, *(other.result() for other in others)]
 

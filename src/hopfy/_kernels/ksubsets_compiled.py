@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: ignore-errors
 """Compiled rows of k-subsets, forward and backward."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     loops = compiled("simplex") if runs_compiled(weights) and not torch.is_grad_enabled() else None
     if loops is not None:
         return run_backward(loops.normmax_backward, weights, alpha, cotangent)
-    support, alpha, logs, log_norm, log_r = _logarithms(weights, alpha)
+    support, alpha, _, log_norm, log_r = _logarithms(weights, alpha)
     limit = torch.finfo(weights.dtype).max ** 0.5
     kappa = torch.exp(log_norm + (2 - alpha) * log_r).clamp_max(limit) / (alpha - 1)
     inner = torch.where(support, cotangent, 0.0)

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: ignore-errors
 r"""Compiled rows of entmax and normmax, forward and backward.
 
 Both maps solve the threshold equation of `hopfy._kernels._threshold`, here in units of the scores:

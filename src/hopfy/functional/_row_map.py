@@ -121,7 +121,7 @@ def _transformable_function(
                 parameter = parameter.movedim(parameter_dim, 0)
                 between = (1,) * (scores.ndim - parameter.ndim)
                 parameter = parameter.reshape(info.batch_size, *between, *parameter.shape[1:])
-            return Transformable.apply(scores, parameter), 0
+            return Transformable.apply(scores, parameter), 0  # type: ignore[no-untyped-call]
 
     Transformable.__name__ = Transformable.__qualname__ = f"{name}_transformable"
     return Transformable
@@ -136,7 +136,7 @@ def _operator(name: str, solve: Solve, gradients: Gradients) -> Any:
     )
 
     @operator.register_fake
-    def _(scores: Tensor, parameter: Tensor) -> Tensor:  # noqa: ARG001
+    def _(scores: Tensor, parameter: Tensor) -> Tensor:
         return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
     def setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
