@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hopfy import functional as F
 from hopfy.omega._base import Omega
-from hopfy.structures import KSubsets
+from hopfy.structures import Structure
 
 __all__ = ["SparseMAP"]
 
@@ -23,7 +23,7 @@ class SparseMAP(Omega):
     tensor([1., 1., 0., 0.])
     """
 
-    structure: KSubsets
+    structure: Structure
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.sparsemap(scores, self.structure, dim=dim, mask=mask)
