@@ -79,9 +79,7 @@ def solve(
     iterations = np.zeros(count, np.int64)
     rows = np.arange(count)
     firsts = [part.contiguous().numpy() for part in start]
-    over_rows(
-        loops.start, count, count * (n + f) * slots, rows, *firsts, theta, theta_f, state
-    )
+    over_rows(loops.start, count, count * (n + f) * slots, rows, *firsts, theta, theta_f, state)
     for _ in range(max_iter):
         gradient = torch.from_numpy(theta[rows] - state.marginals[rows])
         found = [part.contiguous().numpy() for part in best(torch.from_numpy(rows), gradient)]
@@ -137,7 +135,11 @@ def reference(
         first = _Row(scores[row], factor_scores[row], [part[row] for part in start])
         answers.append(_solve_row(first, lambda g, i=index: best(i, g), tol, max_iter))
     widest = max((len(row.weights) for row, *_ in answers), default=1)
-    empty = (scores.new_zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool))
+    empty = (
+        scores.new_zeros(0),
+        torch.zeros(0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.bool),
+    )
     gap, iterations, converged = (
         map(torch.tensor, zip(*(rest for _, *rest in answers), strict=True)) if answers else empty
     )

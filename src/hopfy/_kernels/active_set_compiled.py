@@ -303,7 +303,12 @@ def start(begin, stop, rows, vertices, factors, weights, scores, factor_scores, 
             state.vertices[row, slot] = vertices[r, s]
             state.factors[row, slot] = factors[r, s]
             total, noise = _score(
-                vertices[r, s], factors[r, s], vertices[r, 0], factors[r, 0], scores[row], factor_scores[row]
+                vertices[r, s],
+                factors[r, s],
+                vertices[r, 0],
+                factors[r, 0],
+                scores[row],
+                factor_scores[row],
             )
             state.linear[row, slot], state.noise[row, slot] = total, noise
             _measure(state, row, slot, size)
@@ -311,7 +316,13 @@ def start(begin, stop, rows, vertices, factors, weights, scores, factor_scores, 
                 state.weights[row, slot] = max(weights[r, s], _ZERO)
                 size += 1
         state.size[row] = _descend(
-            state.factor[row], state.gram[row], state.order[row], size, state.linear[row], state.weights[row], buffers
+            state.factor[row],
+            state.gram[row],
+            state.order[row],
+            size,
+            state.linear[row],
+            state.weights[row],
+            buffers,
         )
         _average(state, row)
 
@@ -324,7 +335,12 @@ def step(begin, stop, rows, vertices, factors, scores, factor_scores, tol, state
         row = rows[r]
         order, size = state.order[row], state.size[row]
         total, noise = _score(
-            vertices[r], factors[r], state.base[row], state.factor_base[row], scores[row], factor_scores[row]
+            vertices[r],
+            factors[r],
+            state.base[row],
+            state.factor_base[row],
+            scores[row],
+            factor_scores[row],
         )
         gap, rounding = total, noise
         for i in range(size):

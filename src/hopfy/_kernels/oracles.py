@@ -32,7 +32,7 @@ def _loops(name: str) -> ModuleType:
 
 def top(scores: Tensor, k: Tensor) -> Tensor:
     """The k (R,) largest entries of each row that are above -inf."""
-    order = scores.argsort(-1, descending=True, stable=True)
+    order = scores.argsort(dim=-1, descending=True, stable=True)
     rank = torch.empty_like(order)
     rank.scatter_(-1, order, torch.arange(scores.shape[-1]).expand_as(order))
     return ((rank < k[:, None]) & (scores > -torch.inf)).to(torch.int8)

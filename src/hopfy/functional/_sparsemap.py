@@ -158,7 +158,9 @@ def _solve(
     problem = problem._replace(
         scores=theta.detach().cpu().reshape(-1, *event), factor_scores=theta_f.detach().cpu()
     )
-    found = _active_sets(structure, problem, tol, max_iter, _warm(start, scores.shape, which, event))
+    found = _active_sets(
+        structure, problem, tol, max_iter, _warm(start, scores.shape, which, event)
+    )
     _warn(structure, problem, found, max_iter)
     marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
     return _assembled(scores, structure, rows, spoiled, which, found, marginals, factor_marginals)

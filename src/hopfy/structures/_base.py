@@ -123,7 +123,7 @@ class Structure(ABC):
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             raise ValueError(
-                f"expected at least one feasible structure of {self!r} in each row, got none in "
+                f"expected a feasible structure of {type(self).__name__} in each row, got none in "
                 f"{rows.name(row)}: its mask (or scores of -inf) rules all of them out; allow more "
                 "entries or change the structure."
             )

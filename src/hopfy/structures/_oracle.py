@@ -48,10 +48,10 @@ class Oracle(Structure):
     >>> scores = torch.tensor([-1.0, 0.6, 0.3, 0.9, -1.0], requires_grad=True)
     >>> weights = F.sparsemap(scores, intervals)
     >>> weights
-    tensor([0.0000, 0.6000, 0.6000, 0.9000, 0.0000], grad_fn=...)
+    tensor([0.0000, 0.5333, 0.3667, 0.8333, 0.0000], grad_fn=...)
     >>> weights[1].backward()
     >>> scores.grad
-    tensor([0.0000, 0.5000, 0.5000, 0.0000, 0.0000])
+    tensor([ 0.0000,  0.6667,  0.3333, -0.3333,  0.0000])
     """
 
     fn: Callable[..., Any]

@@ -47,7 +47,5 @@ class Tree(Structure):
         return flat_rows(scores, 2)
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        arcs = oracles.tree(
-            rows.scores, projective=self.projective, single_root=self.single_root
-        )
+        arcs = oracles.tree(rows.scores, projective=self.projective, single_root=self.single_root)
         return arcs, torch.zeros((arcs.shape[0], 0), dtype=torch.int8)
