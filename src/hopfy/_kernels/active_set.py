@@ -53,6 +53,10 @@ class ActiveSet(NamedTuple):
         """(B, f) float64."""
         return torch.einsum("bs,bsf->bf", self.weights, self.factors.double())
 
+    def vjp(self, in_marginals: Tensor, in_factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients in the scores and in the factor scores."""
+        return vjp(self, in_marginals, in_factors)
+
 
 def solve(
     scores: Tensor,

@@ -14,10 +14,11 @@ from hopfy._kernels import active_set, at_most_k
 from hopfy._kernels.active_set import ActiveSet
 from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._ksubsets import ksubsets
+from hopfy.functional._lp_sparsemap import JointSet, solve_graph
 from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
 from hopfy.functional._solution import SparseMAPSolution
-from hopfy.structures import AtMostK, KSubsets, Rows, Structure
+from hopfy.structures import AtMostK, FactorGraph, KSubsets, Rows, Structure
 
 __all__ = ["sparsemap", "sparsemap_solution"]
 
@@ -158,9 +159,12 @@ def _solve(
     problem = problem._replace(
         scores=theta.detach().cpu().reshape(-1, *event), factor_scores=theta_f.detach().cpu()
     )
-    found = _active_sets(
-        structure, problem, tol, max_iter, _warm(start, scores.shape, which, event)
-    )
+    found: ActiveSet | JointSet
+    if isinstance(structure, FactorGraph):
+        found = solve_graph(structure, problem, tol, max_iter)
+    else:
+        warm = _warm(start, scores.shape, which, event)
+        found = _active_sets(structure, problem, tol, max_iter, warm)
     _warn(structure, problem, found, max_iter)
     marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
     return _assembled(scores, structure, rows, spoiled, which, found, marginals, factor_marginals)
@@ -234,7 +238,7 @@ def _mended(
     return tuple(map(partial(pick), warm, cold))  # type: ignore[return-value]
 
 
-def _warn(structure: Structure, problem: Rows, found: ActiveSet, max_iter: int) -> None:
+def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_iter: int) -> None:
     if found.converged.numel() and not bool(found.converged.all()):
         open_rows = (~found.converged).nonzero()[:, 0]
         worst = int(open_rows[found.gap[open_rows].argmax()])
@@ -254,7 +258,7 @@ def _assembled(
     rows: Rows,
     spoiled: Tensor,
     which: Tensor,
-    found: ActiveSet,
+    found: ActiveSet | JointSet,
     marginals: Tensor,
     factor_marginals: Tensor,
 ) -> SparseMAPSolution:
@@ -262,6 +266,8 @@ def _assembled(
     batch = rows.batch
     event = scores.shape[len(batch) :]
     factor_shape = structure.factor_shape(event)
+    if factor_shape is None:
+        factor_shape = (rows.factor_scores.shape[1],)
     blank = torch.where(spoiled, torch.nan, 0.0)[:, None]
 
     def spread(part: Tensor, shape: tuple[int, ...], empty: Tensor) -> Tensor:
@@ -288,12 +294,12 @@ class _Attached(torch.autograd.Function):
     """A solution as a function of its scores: the vertices are constants of the Jacobian."""
 
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, theta_f: Tensor, found: ActiveSet) -> Any:
+    def forward(ctx: Any, theta: Tensor, theta_f: Tensor, found: ActiveSet | JointSet) -> Any:
         ctx.found = found
         return found.marginals.to(theta.device), found.factor_marginals.to(theta_f.device)
 
     @staticmethod
     def backward(ctx: Any, in_marginals: Tensor, in_factors: Tensor) -> Any:
         device = in_marginals.device
-        found = ActiveSet(*(part.to(device) for part in ctx.found))
-        return *active_set.vjp(found, in_marginals, in_factors), None
+        found = type(ctx.found)(*(part.to(device) for part in ctx.found))
+        return *found.vjp(in_marginals, in_factors), None

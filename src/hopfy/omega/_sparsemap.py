@@ -119,7 +119,8 @@ class SparseMAP(Omega):
         structure = self.structure
         rows = structure.rows(scores.detach())
         size = rows.factor_scores.shape[-1]
-        shape = (*rows.batch, *structure.factor_shape(scores.shape[len(rows.batch) :]))
+        shape = structure.factor_shape(scores.shape[len(rows.batch) :])
+        shape = (*rows.batch, *(shape if shape is not None else (size,)))
         if factor_target is not None:
             if factor_target.shape != shape:
                 raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ class Rows(NamedTuple):
     data: tuple[Tensor, ...]  # (R, ...) each: parameters such as a budget
     index: Tensor  # (R,): the place of each row in the flattened batch
     batch: torch.Size  # the shape of the batch
+    parts: tuple[Rows, ...] = ()  # the problems of the factors of a factor graph
 
     def take(self, which: Tensor, scores: Tensor | None = None) -> Rows:
         """Some of the rows, with these scores in place of their own if given."""
@@ -30,12 +32,14 @@ class Rows(NamedTuple):
             tuple(part[which] for part in self.data),
             self.index[which],
             self.batch,
+            tuple(part.take(which) for part in self.parts),
         )
 
     def detached(self) -> Rows:
         """The same on the CPU, outside any graph."""
         scores, factor_scores = self.scores.detach().cpu(), self.factor_scores.detach().cpu()
-        return self._replace(scores=scores, factor_scores=factor_scores)
+        parts = tuple(part.detached() for part in self.parts)
+        return self._replace(scores=scores, factor_scores=factor_scores, parts=parts)
 
     def name(self, row: int) -> str:
         """How an error names a row: its index in the batch."""
@@ -66,13 +70,18 @@ class Structure(ABC):
         It never selects an entry whose score is -inf; a row without a structure is all -1.
         """
 
+    @property
+    def oracle_key(self) -> Hashable:
+        """Structures with equal keys share an oracle: they differ in what `rows` returns only."""
+        return id(self)
+
     def rows(self, scores: Tensor) -> Rows:
         """The problems in scores (..., *event): flattened, checked, with parameters beside them."""
         return flat_rows(scores, self.event_dims)
 
-    def factor_shape(self, event: torch.Size) -> tuple[int, ...]:  # noqa: ARG002
-        """The shape of one row's factor scores, given the shape of its scores."""
-        return (0,)
+    def factor_shape(self, event: torch.Size) -> tuple[int, ...] | None:  # noqa: ARG002
+        """The shape of one row's factor scores given that of its scores, if they have one."""
+        return None
 
     def factors_of(self, bits: Tensor, rows: Rows) -> Tensor:
         """Factor bits (R, f) that belong to the bits (R, *event) of a structure."""

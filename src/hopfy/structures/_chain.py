@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,10 @@ class Chain(Structure):
 
     transition: float | Tensor = 0.0
     event_dims = 2
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
 
     def rows(self, scores: Tensor) -> Rows:
         if scores.ndim < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,10 @@ class KSubsets(Structure):
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
 
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
+
     def rows(self, scores: Tensor) -> Rows:
         budget = budget_rows(self.k, scores, "KSubsets")
         _check_budget(budget, scores.shape[-1], "KSubsets")
@@ -88,6 +93,10 @@ class AtMostK(Structure):
     def margin(self) -> float:
         # Structures of different sizes lie on no common sphere: dropping d bits costs d, not d / 2.
         return 2.0
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
 
     def rows(self, scores: Tensor) -> Rows:
         return flat_rows(scores, 1, data=(budget_rows(self.k, scores, "AtMostK"),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,10 @@ class Matching(Structure):
     """
 
     event_dims = 2
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         bits = oracles.assignment(rows.scores)

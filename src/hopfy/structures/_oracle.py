@@ -82,9 +82,6 @@ class Oracle(Structure):
             ) from None
         return flat_rows(scores, self.event_dims, factor_scores)
 
-    def factor_shape(self, event: torch.Size) -> tuple[int, ...]:  # noqa: ARG002
-        return (0,) if self.factor_scores is None else (self.factor_scores.shape[-1],)
-
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         if self.batched:
             return self._checked(self._call(rows.scores, rows.factor_scores), rows)

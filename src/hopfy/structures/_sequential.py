@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,10 @@ class Bits(Structure):
     @property
     def margin(self) -> float:
         return 2.0
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
 
     def rows(self, scores: Tensor) -> Rows:
         name = type(self).__name__

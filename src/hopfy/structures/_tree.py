@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,10 @@ class Tree(Structure):
     projective: bool = False
     single_root: bool = False
     event_dims = 2
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return self
 
     def rows(self, scores: Tensor) -> Rows:
         if scores.ndim >= 2 and scores.shape[-1] != scores.shape[-2]:
