@@ -34,7 +34,7 @@ _INNER_ITERATIONS = 500
 _INNER_TOL = 1e-13
 # The linear systems are tried after this many rounds, and then ever more rarely.
 _FIRST_TRY = 4
-_POSITIVE = -1e-9
+_POSITIVE = -1e-10
 
 
 class Layout(NamedTuple):
@@ -107,7 +107,8 @@ class _System(NamedTuple):
         keep = torch.diag_embed(here) - torch.linalg.pinv(constraints, rtol=1e-9) @ constraints
         curvature = keep @ averages @ averages.mT @ keep
         curvature = (curvature + curvature.mT) / 2
-        sensitivity = torch.linalg.pinv(curvature, hermitian=True, rtol=1e-9)
+        # An absolute threshold: where nothing can move, rounding must not be inverted.
+        sensitivity = torch.linalg.pinv(curvature, hermitian=True, atol=1e-9, rtol=1e-9)
         return _System(averages, constraints, wanted, sensitivity)
 
 
@@ -374,7 +375,9 @@ def _polished(problem: _Problem, messages: list[Tensor], tol: float) -> JointSet
     weights = base + torch.einsum("bst,bt->bs", system.sensitivity, drift)
     agree = (system.constraints @ weights[..., None])[..., 0] - system.wanted
     positive = (weights >= _POSITIVE).all(1) & (agree.abs() <= 1e-9).all(1)
-    mended = torch.where(positive[:, None], weights.clamp_min(0), joint.weights)
+    # A structure whose exact weight is zero was a passing guess: it need not tie with the others.
+    exact = torch.where(weights > -_POSITIVE, weights, 0.0)
+    mended = torch.where(positive[:, None], exact, joint.weights)
     joint = joint._replace(weights=mended)
     joint = joint._replace(marginals=problem.mixed(joint))
     y = joint.marginals
@@ -423,7 +426,9 @@ def _fitted(
     ties = torch.cat([mine[:, factor] * bits[:, :, variable], -mine.expand(count, -1, -1)], 2)
     ties = ties * here[..., None]
     value = torch.einsum("bsn,bsn->bs", bits, wide[:, joint.owner])
-    value = (value + torch.einsum("bsf,bf->bs", terms, problem.factor_scores)) * here
+    value = value + torch.einsum("bsf,bf->bs", terms, problem.factor_scores)
+    # Measured from each factor's mean, so that the least correction is near the given messages.
+    value = (value - (value * joint.weights) @ mine @ mine.mT) * here
     held = problem.present & (degree > 0)
     sums = torch.nn.functional.one_hot(variable, n).mT.double() * held[..., None]
     sums = torch.cat([sums, sums.new_zeros(count, n, cover.shape[0])], 2)
