@@ -1,0 +1,395 @@
+"""Sequential k-subsets, compiled: rows in, rows out.
+
+A row is first relaxed (O(N)); where the relaxed solution is certified as a mixture of subsets it is
+the answer. Otherwise the active set solves the positions that the relaxation leaves open, the others
+fixed at 0 or 1, and the dynamic programme over the whole row confirms it or opens more positions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hopfy._kernels._compile import jit
+from hopfy._kernels.sequential_active_compiled import (
+    WEIGHT,
+    best_subset,
+    maximise,
+    new_active_set,
+)
+from hopfy._kernels.sequential_relaxed_compiled import is_mixture, relax, relaxed_vjp, signs
+
+__all__ = ["CERTAIN", "MASKED", "Answers", "pairs_rows", "solve_rows", "vjp_rows"]
+
+# `Answers.unit` of a position that may not be selected, and of one that is 0 or 1 for certain.
+MASKED, CERTAIN = -2, -1
+
+# How far outside [0, 1] the relaxed value must lie for a position to be fixed at first.
+_MARGIN = 0.25
+
+
+class Answers(NamedTuple):
+    """What a solved batch of rows looks like; the first dimension is the row."""
+
+    y: np.ndarray  # (R, N) marginals
+    unit: np.ndarray  # (R, N) number of the unit or of the open position, else MASKED or CERTAIN
+    size: np.ndarray  # (R, 2) active subsets and open positions; (0, 0) without an active set
+    iterations: np.ndarray  # (R)
+    gap: np.ndarray  # (R)
+
+
+class Row(NamedTuple):
+    """One row without its masked positions."""
+
+    where: np.ndarray  # (n) its positions in the full row
+    theta: np.ndarray  # (n) scores
+    edge: np.ndarray  # (n) reward of the pair (i - 1, i)
+    value: np.ndarray  # (n) relaxed solution, before it is clipped to [0, 1]
+    unit: np.ndarray  # (n)
+    sign: np.ndarray  # (n)
+
+
+@jit
+def solve_rows(start, stop, scores, edges, k, always_active, answers):
+    """Solve rows ``start`` to ``stop``; return their active sets, one after the other.
+
+    They come as indicator vectors (for each row subsets x open positions) and as numbers (for each
+    row the inverse of the overlaps, then the weights).
+    """
+    indicators, numbers = np.empty(0, np.uint8), np.empty(0)
+    used = np.zeros(2, np.int64)
+    whole = _new_row(scores.shape[1])
+    for r in range(start, stop):
+        n = _gather(scores[r], edges[r % edges.shape[0]], whole)
+        answers.y[r, :] = 0.0 if n >= 0 else np.nan
+        answers.unit[r, :] = MASKED
+        if n <= 0:
+            continue
+        row = _part(whole, n)
+        budget = min(k[r], n)
+        threshold = relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
+        if not always_active and is_mixture(row.value, row.edge, row.unit, row.sign, budget):
+            _write_relaxed(row, answers.y[r], answers.unit[r])
+            continue
+        work, opened, found = _solve_active(row, budget, threshold)
+        answers.iterations[r], answers.gap[r] = found[1], found[2]
+        m = int(found[0])
+        count = _write_active(row, work, opened, m, answers.y[r], answers.unit[r])
+        answers.size[r, 0], answers.size[r, 1] = m, count
+        indicators = _grown(indicators, used[0] + m * count)
+        numbers = _grown(numbers, used[1] + m * (m + 1))
+        _save(row, work, opened, m, indicators[used[0] :], numbers[used[1] :])
+        used[0] += m * count
+        used[1] += m * (m + 1)
+    return indicators[: used[0]], numbers[: used[1]]
+
+
+@jit
+def _new_row(n):
+    return Row(
+        np.empty(n, np.int64),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int32),
+        np.empty(n, np.int8),
+    )
+
+
+@jit
+def _part(row, n):
+    return Row(
+        row.where[:n], row.theta[:n], row.edge[:n], row.value[:n], row.unit[:n], row.sign[:n]
+    )
+
+
+@jit
+def _gather(scores, edges, row):
+    """Copy what is not masked; return the count, -1 if a number is NaN or infinite."""
+    n = 0
+    for i in range(scores.shape[0]):
+        if scores[i] == -np.inf:
+            continue
+        joined = n > 0 and row.where[n - 1] == i - 1
+        row.where[n] = i
+        row.theta[n] = scores[i]
+        row.edge[n] = edges[i - 1] if joined else 0.0
+        if not (np.isfinite(scores[i]) and np.isfinite(row.edge[n])):
+            return -1
+        n += 1
+    return n
+
+
+@jit
+def _write_relaxed(row, y, unit):
+    for i in range(row.where.shape[0]):
+        y[row.where[i]] = min(max(row.value[i], 0.0), 1.0)
+        unit[row.where[i]] = row.unit[i]
+
+
+@jit
+def _solve_active(row, k, threshold):
+    """Open positions until the whole row agrees; return memory, open positions and the outcome.
+
+    ``row.value`` becomes the solution; the outcome is (subsets, iterations, gap).
+    """
+    n = row.where.shape[0]
+    is_open = np.empty(n, np.bool_)
+    y = np.empty(n)
+    theta = row.theta - 2.0 * threshold  # every subset has size k: a shift changes nothing
+    table, members = np.empty((2, n + 1, k + 2)), np.empty(k, np.int64)
+    margin, iterations = _MARGIN, 0
+    is_open[:] = False
+    while True:
+        for i in range(n):
+            is_open[i] |= -margin < row.value[i] < 1.0 + margin
+        opened = np.nonzero(is_open)[0]
+        work, budget = _open_part(row, theta, is_open, opened, k)
+        tolerance = _tolerance(work.theta, budget)
+        m, more, gap = maximise(work, budget, 1000 + 20 * n, tolerance)
+        iterations += more
+        for i in range(n):
+            y[i] = 1.0 if row.value[i] >= 1.0 else 0.0
+        y[opened] = work.y
+        if opened.shape[0] == n:
+            break
+        tolerance = _tolerance(theta, k)
+        gap = best_subset(theta - 2.0 * y, row.edge, k, table, members)
+        gap -= _score_of_first(row, theta, work, opened, is_open, y)
+        if gap <= tolerance:
+            break
+        margin *= 4.0
+        _open_differences(row, members, is_open)
+    row.value[:] = y
+    return work, opened, (float(m), float(iterations), gap)
+
+
+@jit
+def _tolerance(theta, k):
+    """Gaps below this are rounding errors."""
+    return 1e-11 + 4e-16 * k * np.abs(theta).max() if theta.shape[0] else 1e-11
+
+
+@jit
+def _open_part(row, theta, is_open, opened, k):
+    """The problem of the open positions, and its budget."""
+    n, size = row.where.shape[0], opened.shape[0]
+    budget = k
+    for i in range(n):
+        budget -= not is_open[i] and row.value[i] >= 1.0
+    work = new_active_set(size, budget)
+    for s in range(size):
+        i = opened[s]
+        work.theta[s] = theta[i]
+        work.edge[s] = 0.0
+        if i > 0 and is_open[i - 1]:
+            work.edge[s] = row.edge[i]
+        elif i > 0 and row.value[i - 1] >= 1.0:
+            work.theta[s] += row.edge[i]
+        if i + 1 < n and not is_open[i + 1] and row.value[i + 1] >= 1.0:
+            work.theta[s] += row.edge[i + 1]
+    return work, budget
+
+
+@jit
+def _score_of_first(row, theta, work, opened, is_open, y):
+    """Score of the first active subset under the gradient of the whole row."""
+    selected = np.zeros(theta.shape[0], np.bool_)
+    for i in range(theta.shape[0]):
+        selected[i] = not is_open[i] and row.value[i] >= 1.0
+    for s in range(opened.shape[0]):
+        selected[opened[s]] = work.subsets[s, 0] > 0.0
+    total = 0.0
+    for i in range(theta.shape[0]):
+        if selected[i]:
+            total += theta[i] - 2.0 * y[i]
+            if i > 0 and selected[i - 1]:
+                total += row.edge[i]
+    return total
+
+
+@jit
+def _open_differences(row, members, is_open):
+    """Open every fixed position at which the best subset of the whole row differs."""
+    selected = np.zeros(is_open.shape[0], np.bool_)
+    for i in members:
+        selected[i] = True
+    for i in range(is_open.shape[0]):
+        is_open[i] |= selected[i] != (row.value[i] >= 1.0)
+
+
+@jit
+def _write_active(row, work, opened, m, y, unit):
+    """Write the solution, exact where all subsets agree; return the number of other positions."""
+    for i in range(row.where.shape[0]):
+        row.unit[i] = CERTAIN
+    count = 0
+    for s in range(opened.shape[0]):
+        selected = 0
+        for v in range(m):
+            selected += work.subsets[s, v] > 0.0
+        if 0 < selected < m:
+            row.unit[opened[s]] = count
+            count += 1
+        else:
+            row.value[opened[s]] = 1.0 if selected else 0.0
+    for i in range(row.where.shape[0]):
+        y[row.where[i]] = row.value[i]
+        unit[row.where[i]] = row.unit[i]
+    return count
+
+
+@jit
+def _grown(buffer, needed):
+    if needed <= buffer.shape[0]:
+        return buffer
+    larger = np.empty(2 * needed, buffer.dtype)
+    larger[: buffer.shape[0]] = buffer
+    return larger
+
+
+@jit
+def _save(row, work, opened, m, indicators, numbers):
+    at = 0
+    for v in range(m):
+        for s in range(opened.shape[0]):
+            if row.unit[opened[s]] >= 0:
+                indicators[at] = work.subsets[s, v] > 0.0
+                at += 1
+    for v in range(m):
+        numbers[v * m : (v + 1) * m] = work.inverse[v, :m]
+        numbers[m * m + v] = work.vectors[WEIGHT, v]
+
+
+@jit
+def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_grad):
+    """Fill both gradients for rows ``start`` to ``stop``; ``saved`` is (indicators, numbers, ends).
+
+    ``ends[r]`` tells where in the two the active set of row r begins.
+    """
+    indicators, numbers, ends = saved
+    whole = _new_row(cotangent.shape[1])
+    for r in range(start, stop):
+        scores_grad[r, :] = 0.0
+        edges_grad[r, :] = 0.0
+        n = _regather(answers, r, edges[r % edges.shape[0]], whole)
+        if n <= 0:
+            if n < 0:
+                scores_grad[r, :] = np.nan
+                edges_grad[r, :] = np.nan
+            continue
+        row = _part(whole, n)
+        grad, edge_grad = np.zeros(n), np.zeros(n)
+        for i in range(n):
+            row.theta[i] = cotangent[r, row.where[i]]
+        m, count = answers.size[r, 0], answers.size[r, 1]
+        if m == 0:
+            signs(row.edge, row.sign)
+            relaxed_vjp(row.value, row.edge, row.unit, row.sign, row.theta, grad, edge_grad)
+        elif count > 0:
+            vectors = indicators[ends[r, 0] : ends[r, 0] + m * count].reshape(m, count)
+            inverse = numbers[ends[r, 1] : ends[r, 1] + m * m].reshape(m, m)
+            _active_vjp(row, vectors, inverse, grad, edge_grad)
+        for i in range(n):
+            scores_grad[r, row.where[i]] = grad[i]
+            if i > 0 and row.where[i - 1] == row.where[i] - 1:
+                edges_grad[r, row.where[i - 1]] = edge_grad[i]
+
+
+@jit
+def _regather(answers, r, edges, row):
+    n = 0
+    for i in range(answers.y.shape[1]):
+        if np.isnan(answers.y[r, i]):
+            return -1
+        if answers.unit[r, i] == MASKED:
+            continue
+        joined = n > 0 and row.where[n - 1] == i - 1
+        row.where[n] = i
+        row.edge[n] = edges[i - 1] if joined else 0.0
+        row.value[n] = answers.y[r, i]
+        row.unit[n] = answers.unit[r, i]
+        n += 1
+    return n
+
+
+@jit
+def _active_vjp(row, vectors, inverse, grad, edge_grad):
+    """Both gradients from the active subsets: a change of their scores moves their weights."""
+    m, count = vectors.shape
+    n = row.where.shape[0]
+    at = np.empty(count, np.int64)
+    for i in range(n):
+        if row.unit[i] >= 0:
+            at[row.unit[i]] = i
+    pull = np.zeros(m)
+    for v in range(m):
+        for s in range(count):
+            pull[v] += vectors[v, s] * row.theta[at[s]]
+    share = np.zeros(m)
+    _weights_change(vectors, inverse, pull, share)
+    for v in range(m):
+        for s in range(count):
+            if vectors[v, s]:
+                i = at[s]
+                grad[i] += share[v]
+                if s > 0 and at[s - 1] == i - 1 and vectors[v, s - 1]:
+                    edge_grad[i] += share[v]
+    for i in range(1, n):
+        # Beside a position that is certainly selected, the pair is selected when the other is.
+        if row.unit[i] >= 0 and row.unit[i - 1] < 0 and row.value[i - 1] == 1.0:
+            edge_grad[i] = grad[i]
+        elif row.unit[i] < 0 and row.unit[i - 1] >= 0 and row.value[i] == 1.0:
+            edge_grad[i] = grad[i - 1]
+
+
+@jit
+def _weights_change(vectors, inverse, pull, share):
+    r"""Solve :math:`2 G p + \tau 1 = w`, :math:`1^\top p = 0`, and correct once for rounding."""
+    m, count = vectors.shape
+    ones = np.zeros(m)
+    for v in range(m):
+        for u in range(m):
+            ones[v] += inverse[v, u]
+    mixture = np.empty(count)
+    residual = pull.copy()
+    for _ in range(3):
+        total, change = 0.0, np.zeros(m)
+        for v in range(m):
+            for u in range(m):
+                change[v] += inverse[v, u] * residual[u]
+            total += change[v]
+        shift = total / ones.sum()
+        for v in range(m):
+            share[v] += 0.5 * (change[v] - shift * ones[v])
+        mixture[:] = 0.0
+        for v in range(m):
+            for s in range(count):
+                mixture[s] += share[v] * vectors[v, s]
+        for v in range(m):
+            residual[v] = pull[v]
+            for s in range(count):
+                residual[v] -= 2.0 * vectors[v, s] * mixture[s]
+
+
+@jit
+def pairs_rows(start, stop, edges, answers, saved, pairs):
+    """The probability (R, N - 1) that both neighbours are selected."""
+    indicators, numbers, ends = saved
+    for r in range(start, stop):
+        m, count = answers.size[r, 0], answers.size[r, 1]
+        vectors = indicators[ends[r, 0] : ends[r, 0] + m * count].reshape(m, count)
+        weights = numbers[ends[r, 1] + m * m : ends[r, 1] + m * m + m]
+        for i in range(pairs.shape[1]):
+            a, b = answers.y[r, i], answers.y[r, i + 1]
+            first, second = answers.unit[r, i], answers.unit[r, i + 1]
+            if m > 0 and first >= 0 and second >= 0:
+                pairs[r, i] = 0.0
+                for v in range(m):
+                    if vectors[v, first] and vectors[v, second]:
+                        pairs[r, i] += weights[v]
+            elif edges[r % edges.shape[0], i] >= 0.0:
+                pairs[r, i] = min(a, b)
+            else:
+                pairs[r, i] = max(0.0, a + b - 1.0)
