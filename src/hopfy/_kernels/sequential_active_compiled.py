@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["WEIGHT", "ActiveSet", "best_subset", "maximise", "new_active_set"]
 
@@ -38,7 +38,8 @@ class ActiveSet(NamedTuple):
     vectors: np.ndarray  # (7, capacity): see the rows' names below
 
 
-SCORE, WEIGHT, TARGET, SOLVED, ONES, OVERLAP, COLUMN = range(7)
+SCORE, WEIGHT, SOLVED, ONES, TARGET, OVERLAP, COLUMN = range(7)
+LASTING = 4  # the first four belong to the slots, the others are for one step
 
 # A subset whose squared distance to the span of the others is below this share of k is in it.
 DEPENDENT = 1e-8
@@ -47,7 +48,7 @@ DEPENDENT = 1e-8
 POLISH_EVERY = 32
 
 
-@jit
+@part
 def new_active_set(n, k):
     capacity = n + 1
     return ActiveSet(
@@ -63,7 +64,7 @@ def new_active_set(n, k):
     )
 
 
-@jit
+@part
 def best_subset(scores, edge, k, table, members):
     """Fill ``members`` with the best subset of size k; return its score.
 
@@ -72,8 +73,8 @@ def best_subset(scores, edge, k, table, members):
     """
     n = scores.shape[0]
     off, on = table[0], table[1]
-    off[0, :] = -np.inf
-    on[0, :] = -np.inf
+    for j in range(k + 2):
+        off[0, j] = on[0, j] = -np.inf
     off[0, 0] = 0.0
     for i in range(n):
         # A prefix needs enough members that the rest can supply what is missing, and no more than k.
@@ -83,7 +84,7 @@ def best_subset(scores, edge, k, table, members):
     return _trace(off, on, edge, k, members)
 
 
-@jit
+@part
 def _extend(off, on, next_off, next_on, score, edge, low, high):
     if low == 0:
         next_off[0] = max(off[0], on[0])
@@ -100,7 +101,7 @@ def _extend(off, on, next_off, next_on, score, edge, low, high):
     next_on[high + 1] = -np.inf
 
 
-@jit
+@part
 def _trace(off, on, edge, k, members):
     n = off.shape[0] - 1
     j = k
@@ -117,7 +118,7 @@ def _trace(off, on, edge, k, members):
     return max(on[n, k], off[n, k])
 
 
-@jit
+@part
 def _subset_score(work, k):
     """Score of ``work.members`` under the row's own scores."""
     total = 0.0
@@ -129,17 +130,18 @@ def _subset_score(work, k):
     return total
 
 
-@jit
+@part
 def _overlaps(work, m, k):
     overlap = work.vectors[OVERLAP]
-    overlap[:m] = 0.0
+    for s in range(m):
+        overlap[s] = 0.0
     for j in range(k):
         column = work.subsets[work.members[j]]
         for s in range(m):
             overlap[s] += column[s]
 
 
-@jit
+@part
 def _project(work, m):
     """COLUMN = inverse @ OVERLAP; return its product with OVERLAP."""
     overlap, column = work.vectors[OVERLAP], work.vectors[COLUMN]
@@ -154,7 +156,7 @@ def _project(work, m):
     return total
 
 
-@jit
+@part
 def _border(work, m, rest):
     """Give the inverse slot m, whose overlaps with the others OVERLAP and COLUMN describe.
 
@@ -183,19 +185,20 @@ def _border(work, m, rest):
     ones[m] = missing_one
 
 
-@jit
+@part
 def _join(work, m, k, weight, rest):
     """Append ``work.members`` as slot m; return the new count."""
     work.vectors[SCORE, m] = _subset_score(work, k)
     work.vectors[WEIGHT, m] = weight
-    work.subsets[:, m] = 0.0
+    for i in range(work.y.shape[0]):
+        work.subsets[i, m] = 0.0
     for j in range(k):
         work.subsets[work.members[j], m] = 1.0
     _border(work, m, rest)
     return m + 1
 
 
-@jit
+@part
 def _leave(work, slot, m):
     """Remove a slot; the last one takes its place. Return the new count."""
     inverse, last = work.inverse, m - 1
@@ -204,10 +207,11 @@ def _leave(work, slot, m):
             inverse[slot, s], inverse[last, s] = inverse[last, s], inverse[slot, s]
         for s in range(m):
             inverse[s, slot], inverse[s, last] = inverse[s, last], inverse[s, slot]
-        for v in (SCORE, WEIGHT, SOLVED, ONES):
+        for v in range(LASTING):
             row = work.vectors[v]
             row[slot], row[last] = row[last], row[slot]
-        work.subsets[:, slot] = work.subsets[:, last]
+        for i in range(work.y.shape[0]):
+            work.subsets[i, slot] = work.subsets[i, last]
     solved, ones = work.vectors[SOLVED], work.vectors[ONES]
     gone = inverse[last]
     pivot = gone[last]
@@ -221,7 +225,7 @@ def _leave(work, slot, m):
     return last
 
 
-@jit
+@part
 def _aim(work, m):
     """TARGET = the best weights, of any sign, for the present subsets; return tau."""
     total = 0.0
@@ -237,7 +241,7 @@ def _aim(work, m):
     return tau
 
 
-@jit
+@part
 def _step(work, m):
     """Move the weights towards the target until one vanishes; return its slot, -1 if none does."""
     weight, target = work.vectors[WEIGHT], work.vectors[TARGET]
@@ -254,7 +258,7 @@ def _step(work, m):
     return blocking
 
 
-@jit
+@part
 def _mix(work, m):
     """y = the mixture of the subsets; gradient = theta - 2 y."""
     weight = work.vectors[WEIGHT]
@@ -267,7 +271,7 @@ def _mix(work, m):
         work.gradient[i] = work.theta[i] - 2.0 * total
 
 
-@jit
+@part
 def _exchange(work, m):
     """The new subset is a combination of the others: shift weight to it until one of them vanishes.
 
@@ -286,20 +290,25 @@ def _exchange(work, m):
     return blocking, step
 
 
-@jit
+@part
 def _spread(work, m):
-    """COLUMN = the subsets' scores under the gradient, equal at an optimum; return their spread."""
+    """COLUMN = the subsets' scores under the gradient, equal at an optimum; spread and mean."""
     slope = work.vectors[COLUMN]
-    slope[:m] = work.vectors[SCORE, :m]
+    for s in range(m):
+        slope[s] = work.vectors[SCORE, s]
     for i in range(work.y.shape[0]):
         twice = 2.0 * work.y[i]
         row = work.subsets[i]
         for s in range(m):
             slope[s] -= twice * row[s]
-    return slope[:m].max() - slope[:m].min()
+    low, high, mean = slope[0], slope[0], 0.0
+    for s in range(m):
+        low, high = min(low, slope[s]), max(high, slope[s])
+        mean += slope[s] * work.vectors[WEIGHT, s]
+    return high - low, mean
 
 
-@jit
+@part
 def _refine(work, m):
     """One Newton correction of the weights from COLUMN; false if a weight would turn negative."""
     slope, weight = work.vectors[COLUMN], work.vectors[WEIGHT]
@@ -319,18 +328,29 @@ def _refine(work, m):
         change[s] = 0.5 * (change[s] - shift * ones[s])
         if weight[s] + change[s] <= 0.0:
             return False
-    weight[:m] += change[:m]
-    weight[:m] /= weight[:m].sum()
+    for s in range(m):
+        weight[s] += change[s]
+    _normalise(weight, m)
     return True
 
 
-@jit
+@part
+def _normalise(weight, m):
+    total = 0.0
+    for s in range(m):
+        total += weight[s]
+    for s in range(m):
+        weight[s] /= total
+
+
+@part
 def _rebuild(work, m, k):
     """Invert the overlaps afresh (updates gather rounding errors); return the count of subsets."""
     overlap, weight = work.vectors[OVERLAP], work.vectors[WEIGHT]
     slot = 0
     while slot < m:
-        overlap[:slot] = 0.0
+        for s in range(slot):
+            overlap[s] = 0.0
         for i in range(work.y.shape[0]):
             row = work.subsets[i]
             if row[slot] > 0.0:
@@ -342,14 +362,15 @@ def _rebuild(work, m, k):
             slot += 1
         else:
             m -= 1
-            work.subsets[:, slot] = work.subsets[:, m]
+            for i in range(work.y.shape[0]):
+                work.subsets[i, slot] = work.subsets[i, m]
             weight[slot] = weight[m]
             work.vectors[SCORE, slot] = work.vectors[SCORE, m]
-    weight[:m] /= weight[:m].sum()
+    _normalise(weight, m)
     return m
 
 
-@jit
+@part
 def _settle(work, m):
     """Remove subsets until the optimal weights of the rest are positive; return count and tau."""
     tau = _aim(work, m)
@@ -361,25 +382,20 @@ def _settle(work, m):
     return m, tau
 
 
-@jit
+@part
 def _polish(work, m, k, tolerance):
     """Make the weights optimal to the last digits; return count and tau."""
     for attempt in range(4):
         _mix(work, m)
-        if _spread(work, m) <= 0.25 * tolerance:
+        if _spread(work, m)[0] <= 0.25 * tolerance:
             break
         if attempt == 1 or not _refine(work, m):
             m = _settle(work, _rebuild(work, m, k))[0]
     _mix(work, m)
-    _spread(work, m)
-    slope, weight = work.vectors[COLUMN], work.vectors[WEIGHT]
-    tau = 0.0
-    for s in range(m):
-        tau += slope[s] * weight[s]
-    return m, tau
+    return m, _spread(work, m)[1]
 
 
-@jit
+@part
 def _enter(work, m, k):
     """Take ``work.members`` among the subsets; return the new count, 0 if it is there already."""
     _overlaps(work, m, k)
@@ -398,11 +414,12 @@ def _enter(work, m, k):
     return _join(work, m, k, weight, max(rest, DEPENDENT * k))
 
 
-@jit
+@part
 def maximise(work, k, limit, tolerance):
     """Solve the row in ``work``; return the number of subsets, the iterations and the gap."""
     if k == 0 or k == work.theta.shape[0]:  # one subset is all there is
-        work.subsets[:, 0] = work.y[:] = 0.0 if k == 0 else 1.0
+        for i in range(work.theta.shape[0]):
+            work.y[i] = work.subsets[i, 0] = 0.0 if k == 0 else 1.0
         work.inverse[0, 0] = work.vectors[WEIGHT, 0] = 1.0
         return 1, 0, 0.0
     best_subset(work.theta, work.edge, k, work.table, work.members)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 from hopfy._kernels.sequential_active_compiled import (
     WEIGHT,
     best_subset,
@@ -62,8 +63,9 @@ def solve_rows(start, stop, scores, edges, k, always_active, answers):
     whole = _new_row(scores.shape[1])
     for r in range(start, stop):
         n = _gather(scores[r], edges[r % edges.shape[0]], whole)
-        answers.y[r, :] = 0.0 if n >= 0 else np.nan
-        answers.unit[r, :] = MASKED
+        for i in range(scores.shape[1]):
+            answers.y[r, i] = 0.0 if n >= 0 else np.nan
+            answers.unit[r, i] = MASKED
         if n <= 0:
             continue
         row = _part(whole, n)
@@ -85,7 +87,7 @@ def solve_rows(start, stop, scores, edges, k, always_active, answers):
     return indicators[: used[0]], numbers[: used[1]]
 
 
-@jit
+@part
 def _new_row(n):
     return Row(
         np.empty(n, np.int64),
@@ -97,14 +99,14 @@ def _new_row(n):
     )
 
 
-@jit
+@part
 def _part(row, n):
     return Row(
         row.where[:n], row.theta[:n], row.edge[:n], row.value[:n], row.unit[:n], row.sign[:n]
     )
 
 
-@jit
+@part
 def _gather(scores, edges, row):
     """Copy what is not masked; return the count, -1 if a number is NaN or infinite."""
     n = 0
@@ -121,58 +123,79 @@ def _gather(scores, edges, row):
     return n
 
 
-@jit
+@part
 def _write_relaxed(row, y, unit):
     for i in range(row.where.shape[0]):
         y[row.where[i]] = min(max(row.value[i], 0.0), 1.0)
         unit[row.where[i]] = row.unit[i]
 
 
-@jit
+@part
 def _solve_active(row, k, threshold):
     """Open positions until the whole row agrees; return memory, open positions and the outcome.
 
     ``row.value`` becomes the solution; the outcome is (subsets, iterations, gap).
     """
     n = row.where.shape[0]
-    is_open = np.empty(n, np.bool_)
-    y = np.empty(n)
-    theta = row.theta - 2.0 * threshold  # every subset has size k: a shift changes nothing
+    is_open = np.zeros(n, np.bool_)
+    gradient = np.empty(n)
+    for i in range(n):
+        row.theta[i] -= 2.0 * threshold  # every subset has size k: a shift changes nothing
     table, members = np.empty((2, n + 1, k + 2)), np.empty(k, np.int64)
     margin, iterations = _MARGIN, 0
-    is_open[:] = False
     while True:
-        for i in range(n):
-            is_open[i] |= -margin < row.value[i] < 1.0 + margin
-        opened = np.nonzero(is_open)[0]
-        work, budget = _open_part(row, theta, is_open, opened, k)
-        tolerance = _tolerance(work.theta, budget)
-        m, more, gap = maximise(work, budget, 1000 + 20 * n, tolerance)
+        opened = _open_near(row, margin, is_open)
+        work, budget = _open_part(row, is_open, opened, k)
+        m, more, gap = maximise(work, budget, 1000 + 20 * n, _tolerance(work.theta, budget))
         iterations += more
-        for i in range(n):
-            y[i] = 1.0 if row.value[i] >= 1.0 else 0.0
-        y[opened] = work.y
         if opened.shape[0] == n:
             break
-        tolerance = _tolerance(theta, k)
-        gap = best_subset(theta - 2.0 * y, row.edge, k, table, members)
-        gap -= _score_of_first(row, theta, work, opened, is_open, y)
-        if gap <= tolerance:
+        _gradient(row, is_open, opened, work.y, gradient)
+        gap = best_subset(gradient, row.edge, k, table, members)
+        gap -= _score_of_first(row, gradient, work, opened, is_open)
+        if gap <= _tolerance(row.theta, k):
             break
         margin *= 4.0
         _open_differences(row, members, is_open)
-    row.value[:] = y
+    for i in range(n):
+        row.value[i] = 1.0 if row.value[i] >= 1.0 else 0.0
+    for s in range(opened.shape[0]):
+        row.value[opened[s]] = work.y[s]
     return work, opened, (float(m), float(iterations), gap)
 
 
-@jit
+@part
+def _open_near(row, margin, is_open):
+    """Open what lies within the margin of [0, 1]; list all that is open."""
+    n = is_open.shape[0]
+    opened, count = np.empty(n, np.int64), 0
+    for i in range(n):
+        is_open[i] |= -margin < row.value[i] < 1.0 + margin
+        if is_open[i]:
+            opened[count] = i
+            count += 1
+    return opened[:count]
+
+
+@part
+def _gradient(row, is_open, opened, y, gradient):
+    for i in range(is_open.shape[0]):
+        gradient[i] = row.theta[i] - (2.0 if row.value[i] >= 1.0 else 0.0)
+    for s in range(opened.shape[0]):
+        gradient[opened[s]] = row.theta[opened[s]] - 2.0 * y[s]
+
+
+@part
 def _tolerance(theta, k):
     """Gaps below this are rounding errors."""
-    return 1e-11 + 4e-16 * k * np.abs(theta).max() if theta.shape[0] else 1e-11
+    largest = 0.0
+    for score in theta:
+        largest = max(largest, abs(score))
+    return 1e-11 + 4e-16 * k * largest
 
 
-@jit
-def _open_part(row, theta, is_open, opened, k):
+@part
+def _open_part(row, is_open, opened, k):
     """The problem of the open positions, and its budget."""
     n, size = row.where.shape[0], opened.shape[0]
     budget = k
@@ -181,7 +204,7 @@ def _open_part(row, theta, is_open, opened, k):
     work = new_active_set(size, budget)
     for s in range(size):
         i = opened[s]
-        work.theta[s] = theta[i]
+        work.theta[s] = row.theta[i]
         work.edge[s] = 0.0
         if i > 0 and is_open[i - 1]:
             work.edge[s] = row.edge[i]
@@ -192,24 +215,25 @@ def _open_part(row, theta, is_open, opened, k):
     return work, budget
 
 
-@jit
-def _score_of_first(row, theta, work, opened, is_open, y):
+@part
+def _score_of_first(row, gradient, work, opened, is_open):
     """Score of the first active subset under the gradient of the whole row."""
-    selected = np.zeros(theta.shape[0], np.bool_)
-    for i in range(theta.shape[0]):
+    n = is_open.shape[0]
+    selected = np.zeros(n, np.bool_)
+    for i in range(n):
         selected[i] = not is_open[i] and row.value[i] >= 1.0
     for s in range(opened.shape[0]):
         selected[opened[s]] = work.subsets[s, 0] > 0.0
     total = 0.0
-    for i in range(theta.shape[0]):
+    for i in range(n):
         if selected[i]:
-            total += theta[i] - 2.0 * y[i]
+            total += gradient[i]
             if i > 0 and selected[i - 1]:
                 total += row.edge[i]
     return total
 
 
-@jit
+@part
 def _open_differences(row, members, is_open):
     """Open every fixed position at which the best subset of the whole row differs."""
     selected = np.zeros(is_open.shape[0], np.bool_)
@@ -219,7 +243,7 @@ def _open_differences(row, members, is_open):
         is_open[i] |= selected[i] != (row.value[i] >= 1.0)
 
 
-@jit
+@part
 def _write_active(row, work, opened, m, y, unit):
     """Write the solution, exact where all subsets agree; return the number of other positions."""
     for i in range(row.where.shape[0]):
@@ -240,16 +264,17 @@ def _write_active(row, work, opened, m, y, unit):
     return count
 
 
-@jit
+@part
 def _grown(buffer, needed):
     if needed <= buffer.shape[0]:
         return buffer
     larger = np.empty(2 * needed, buffer.dtype)
-    larger[: buffer.shape[0]] = buffer
+    for i in range(buffer.shape[0]):
+        larger[i] = buffer[i]
     return larger
 
 
-@jit
+@part
 def _save(row, work, opened, m, indicators, numbers):
     at = 0
     for v in range(m):
@@ -258,7 +283,8 @@ def _save(row, work, opened, m, indicators, numbers):
                 indicators[at] = work.subsets[s, v] > 0.0
                 at += 1
     for v in range(m):
-        numbers[v * m : (v + 1) * m] = work.inverse[v, :m]
+        for u in range(m):
+            numbers[v * m + u] = work.inverse[v, u]
         numbers[m * m + v] = work.vectors[WEIGHT, v]
 
 
@@ -271,13 +297,13 @@ def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_g
     indicators, numbers, ends = saved
     whole = _new_row(cotangent.shape[1])
     for r in range(start, stop):
-        scores_grad[r, :] = 0.0
-        edges_grad[r, :] = 0.0
         n = _regather(answers, r, edges[r % edges.shape[0]], whole)
+        blank = 0.0 if n >= 0 else np.nan
+        for i in range(cotangent.shape[1]):
+            scores_grad[r, i] = blank
+            if i > 0:
+                edges_grad[r, i - 1] = blank
         if n <= 0:
-            if n < 0:
-                scores_grad[r, :] = np.nan
-                edges_grad[r, :] = np.nan
             continue
         row = _part(whole, n)
         grad, edge_grad = np.zeros(n), np.zeros(n)
@@ -297,7 +323,7 @@ def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_g
                 edges_grad[r, row.where[i - 1]] = edge_grad[i]
 
 
-@jit
+@part
 def _regather(answers, r, edges, row):
     n = 0
     for i in range(answers.y.shape[1]):
@@ -314,7 +340,7 @@ def _regather(answers, r, edges, row):
     return n
 
 
-@jit
+@part
 def _active_vjp(row, vectors, inverse, grad, edge_grad):
     """Both gradients from the active subsets: a change of their scores moves their weights."""
     m, count = vectors.shape
@@ -344,26 +370,30 @@ def _active_vjp(row, vectors, inverse, grad, edge_grad):
             edge_grad[i] = grad[i - 1]
 
 
-@jit
+@part
 def _weights_change(vectors, inverse, pull, share):
     r"""Solve :math:`2 G p + \tau 1 = w`, :math:`1^\top p = 0`, and correct once for rounding."""
     m, count = vectors.shape
-    ones = np.zeros(m)
+    ones, all_ones = np.zeros(m), 0.0
     for v in range(m):
         for u in range(m):
             ones[v] += inverse[v, u]
+        all_ones += ones[v]
     mixture = np.empty(count)
-    residual = pull.copy()
+    residual = np.empty(m)
+    for v in range(m):
+        residual[v] = pull[v]
     for _ in range(3):
         total, change = 0.0, np.zeros(m)
         for v in range(m):
             for u in range(m):
                 change[v] += inverse[v, u] * residual[u]
             total += change[v]
-        shift = total / ones.sum()
+        shift = total / all_ones
         for v in range(m):
             share[v] += 0.5 * (change[v] - shift * ones[v])
-        mixture[:] = 0.0
+        for s in range(count):
+            mixture[s] = 0.0
         for v in range(m):
             for s in range(count):
                 mixture[s] += share[v] * vectors[v, s]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["is_mixture", "relax", "relaxed_vjp", "signs"]
 
@@ -26,7 +26,7 @@ __all__ = ["is_mixture", "relax", "relaxed_vjp", "signs"]
 _SLACK = 1e-10
 
 
-@jit
+@part
 def relax(theta, edge, k, value, unit, sign):
     """Solve the relaxed row: ``clip(value, 0, 1)`` is the solution; return the threshold.
 
@@ -41,7 +41,8 @@ def relax(theta, edge, k, value, unit, sign):
     if penalties == 0:
         _denoise(centre, edge, fused)
         threshold = _threshold(fused, k)
-        fused -= threshold
+        for i in range(n):
+            fused[i] -= threshold
     else:
         threshold = _search(centre, edge, sign, k, fused)
     count = -1
@@ -55,7 +56,7 @@ def relax(theta, edge, k, value, unit, sign):
     return threshold
 
 
-@jit
+@part
 def signs(edge, sign):
     """Flip the sign across every penalty; return their number."""
     penalties = 0
@@ -66,7 +67,7 @@ def signs(edge, sign):
     return penalties
 
 
-@jit
+@part
 def _centre(theta, edge, centre):
     """What each position would be without its neighbours' pull."""
     n = theta.shape[0]
@@ -79,7 +80,7 @@ def _centre(theta, edge, centre):
         centre[i] = 0.5 * pull
 
 
-@jit
+@part
 def _denoise(centre, edge, out):
     r"""Minimise :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
 
@@ -115,10 +116,13 @@ def _denoise(centre, edge, out):
         out[i] = min(max(out[i + 1], low[i]), high[i])
 
 
-@jit
+@part
 def _threshold(values, k):
     """The root of sum(clip(values - threshold, 0, 1)) = k: Newton, kept inside a bracket."""
-    low, high = values.min() - 1.0, values.max()
+    low, high = values[0], values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
+    low -= 1.0
     at = 0.5 * (low + high)
     for _ in range(200):
         surplus = -float(k)
@@ -140,7 +144,7 @@ def _threshold(values, k):
     return at
 
 
-@jit
+@part
 def _search(centre, edge, sign, k, fused):
     """Find the threshold when some edges are penalties; ``fused`` is the solution before clipping.
 
@@ -148,8 +152,12 @@ def _search(centre, edge, sign, k, fused):
     """
     n = centre.shape[0]
     data = np.empty(n)
-    reach = 1.0 + np.abs(edge[1:]).max()
-    low, high = centre.min() - reach, centre.max() + reach
+    low, high, reach = centre[0], centre[0], 0.0
+    for i in range(n):
+        low, high = min(low, centre[i]), max(high, centre[i])
+        reach = max(reach, abs(edge[i]))
+    low -= 1.0 + reach
+    high += 1.0 + reach
     at = 0.5 * (low + high)
     for _ in range(200):
         for i in range(n):
@@ -169,7 +177,7 @@ def _search(centre, edge, sign, k, fused):
     return at
 
 
-@jit
+@part
 def _surplus(fused, edge, sign, k):
     """Budget used above k, and how fast a higher threshold lowers it."""
     n = fused.shape[0]
@@ -190,7 +198,7 @@ def _surplus(fused, edge, sign, k):
     return total, slope
 
 
-@jit
+@part
 def is_mixture(y, edge, unit, sign, k):
     """Whether the relaxed solution is a mixture of subsets of size k (false means: not found).
 
@@ -207,17 +215,18 @@ def is_mixture(y, edge, unit, sign, k):
     total = np.zeros(fractional + 1)
     total[0] = 1.0
     ends = np.zeros(2, np.int64)
-    order = np.argsort(-length[:runs])
+    order = np.empty(runs, np.int64)
+    ascending(length[:runs], order)
     scratch = np.zeros(fractional + 1)
     sizes = np.zeros(fractional + 1)
-    for run in order:
+    for run in order[::-1]:
         stop = first[run] + length[run]
         _sizes(y[first[run] : stop], sign[first[run] : stop], sizes)
         _oppose(total, ends, sizes[: length[run] + 1], scratch)
     return _can_fill(total, ends, alone[:singles], budget)
 
 
-@jit
+@part
 def _runs(y, edge, unit, first, length, alone, k):
     """List the runs of two or more dependent fractional positions, and the others."""
     n = y.shape[0]
@@ -243,25 +252,48 @@ def _runs(y, edge, unit, first, length, alone, k):
     return runs, singles, fractional, budget
 
 
-@jit
+@part
+def ascending(keys, order):
+    """Fill ``order`` with the positions of the keys from small to large (Shell's sort)."""
+    n = keys.shape[0]
+    for i in range(n):
+        order[i] = i
+    gap = 1
+    while gap < n:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, n):
+            moved = order[i]
+            j = i
+            while j >= gap and keys[order[j - gap]] > keys[moved]:
+                order[j] = order[j - gap]
+                j -= gap
+            order[j] = moved
+        gap //= 3
+
+
+@part
 def _sizes(y, sign, sizes):
     """The distribution of a run's size when one uniform variable decides all of its members."""
     n = y.shape[0]
-    sizes[: n + 1] = 0.0
+    for size in range(n + 1):
+        sizes[size] = 0.0
     level = np.empty(n)
     size = 0
     for i in range(n):
         level[i] = y[i] if sign[i] > 0 else 1.0 - y[i]
         size += sign[i] > 0
+    order = np.empty(n, np.int64)
+    ascending(level, order)
     before = 0.0
-    for i in np.argsort(level):
+    for i in order:
         sizes[size] += level[i] - before
         before = level[i]
         size -= sign[i]
     sizes[size] += 1.0 - before
 
 
-@jit
+@part
 def _oppose(total, ends, sizes, scratch):
     """Replace the distribution of the total by that of total + size, coupled in opposite order."""
     low, high = ends[0], ends[1]
@@ -287,7 +319,7 @@ def _oppose(total, ends, sizes, scratch):
     ends[0], ends[1] = smallest, largest
 
 
-@jit
+@part
 def _can_fill(total, ends, alone, budget):
     time, demand = 0.0, 0.0
     for t in range(ends[0], ends[1] + 1):
@@ -303,7 +335,7 @@ def _can_fill(total, ends, alone, budget):
     return True
 
 
-@jit
+@part
 def relaxed_vjp(y, edge, unit, sign, cotangent, scores_grad, edges_grad):
     r"""Gradients where the relaxation is exact.
 
@@ -338,7 +370,7 @@ def relaxed_vjp(y, edge, unit, sign, cotangent, scores_grad, edges_grad):
             edges_grad[i] = 0.0
 
 
-@jit
+@part
 def _unit(unit, sign, cotangent, start):
     """Where the unit from ``start`` ends, the sum of its signs and its signed cotangent."""
     stop = start
