@@ -39,7 +39,9 @@ def judge(scores: np.ndarray, k: int, tables: np.ndarray, kept: np.ndarray) -> n
     weights = cp.Variable(len(subsets), nonneg=True)
     y = subsets.T @ weights
     size = 0.5 * (cp.sum_squares(y) + cp.sum_squares(1 - y))
-    problem = cp.Problem(cp.Maximize((value - value.max()) @ weights - size), [cp.sum(weights) == 1])
+    problem = cp.Problem(
+        cp.Maximize((value - value.max()) @ weights - size), [cp.sum(weights) == 1]
+    )
     problem.solve(
         solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, tol_ktratio=1e-9
     )
@@ -201,7 +203,9 @@ def test_gradients_of_a_long_row_pass_gradcheck() -> None:
     st.sampled_from([1e-8, 0.3, 2.0, 1e9]),
 )
 @settings(max_examples=50, deadline=None)
-def test_without_transition_it_is_ksubsets_of_half_the_scores(n: int, seed: int, scale: float) -> None:
+def test_without_transition_it_is_ksubsets_of_half_the_scores(
+    n: int, seed: int, scale: float
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(3, n, dtype=torch.float64, generator=generator) * scale
     k = torch.randint(0, n + 1, (3,), generator=generator)

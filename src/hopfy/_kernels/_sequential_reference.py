@@ -1,7 +1,7 @@
 r"""Sequential k-subsets in plain torch: one row at a time, no relaxation, nothing kept up to date.
 
-The active-set method of Niculae et al. (2018): keep subsets with positive weights that are optimal for
-these subsets alone; while the best subset under the gradient is better than they are, it joins.
+The active-set method of Niculae et al. (2018): keep subsets with positive weights that are optimal
+for these subsets alone; while the best subset under the gradient is better than they are, it joins.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _direction(subsets: Tensor, weights: Tensor, theta: Tensor, edges: Tensor) -
     solved = torch.linalg.pinv(system, hermitian=True, rtol=1e-10) @ right
     left_over = (right - system @ solved)[:m]
     if float(left_over.abs().max()) > 1e-9 * (1 + float(slopes.abs().max())):
-        return left_over * 1e12
-    return solved[:m]
+        solved = left_over * 1e12
+    return torch.Tensor(solved)[:m]
 
 
 def _scores(subsets: Tensor, theta: Tensor, edges: Tensor) -> Tensor:

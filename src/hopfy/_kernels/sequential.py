@@ -1,11 +1,12 @@
-r"""Sequential k-subsets: SparseMAP over subsets of size k with a score for selected neighbours (Example 2).
+r"""Sequential k-subsets: SparseMAP over subsets of size k that score their neighbours (Example 2).
 
 .. math:: \arg\max_{(y, z) \in \mathcal{M}} \theta^\top y + t^\top z
           - \tfrac12 \left(\|y\|^2 + \|1 - y\|^2\right), \qquad
-          \mathcal{M} = \operatorname{conv} \{(v, (v_i v_{i+1})_i) : v \in \{0, 1\}^N, 1^\top v = k\}.
+          \mathcal{M} = \operatorname{conv} \{(v, (v_i v_{i+1})_i) :
+          v \in \{0, 1\}^N, 1^\top v = k\}.
 
-Rows of scores (R, N) in float64; -inf marks positions that may not be selected, and pairs that touch
-them do not count. ``edges`` (R, N - 1), or (1, N - 1) for all rows alike, holds the scores t.
+Rows of scores (R, N) in float64; -inf marks positions that may not be selected, and pairs that
+touch them do not count. ``edges`` (R, N - 1), or (1, N - 1) for all rows alike, holds the scores t.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Solution(NamedTuple):
     """What `solve` found, and what `vjp` needs of it."""
 
     y: Tensor  # (R, N) marginals
-    unit: Tensor  # (R, N) which fractional positions move as one; -1: 0 or 1 for certain, -2: masked
+    unit: Tensor  # (R, N) fractional positions that move as one; -1: 0 or 1 for certain, -2: masked
     size: Tensor  # (R, 2) active subsets and the positions in which they differ; 0 if certified
     iterations: Tensor  # (R) steps of the active set; 0 where the relaxation was exact
     gap: Tensor  # (R) duality gap; 0 where the relaxation was exact
@@ -61,7 +62,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False)
 
     def chunk(start: int, stop: int) -> None:
         found = kernels.solve_rows(start, stop, *inputs, always_active, answers)
-        parts[start] = tuple(torch.from_numpy(part) for part in found)
+        parts[start] = torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
     inputs = (scores.numpy(), edges.numpy(), k.numpy())
     over_rows(chunk, rows, 32 * scores.numel())

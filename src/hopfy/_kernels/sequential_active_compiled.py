@@ -1,16 +1,16 @@
-r"""Sequential k-subsets, compiled: a dynamic programme for the best subset and an active set beside it.
+r"""Sequential k-subsets, compiled: a dynamic programme for the best subset, and an active set.
 
 One row is ``theta`` (n), ``edge`` (n; ``edge[i]`` rewards the pair i - 1, i; ``edge[0]`` is unused)
-and k. The solver maximises :math:`\theta^\top y + t^\top z - \|y\|^2` over the hull of the subsets of
-size k, where z counts the selected pairs. It keeps a few subsets ``V`` whose indicator vectors are
-linearly independent, with positive weights that are optimal for these subsets alone:
+and k. The solver maximises :math:`\theta^\top y + t^\top z - \|y\|^2` over the hull of the subsets
+of size k, where z counts the selected pairs. It keeps a few subsets ``V`` whose indicator vectors
+are linearly independent, with positive weights that are optimal for these subsets alone:
 
 .. math:: 2 G \lambda + \tau 1 = a, \quad 1^\top\lambda = 1, \qquad
           G = V V^\top \text{ (overlaps)}, \quad a = \text{scores of the subsets}.
 
-As long as the best subset under the gradient :math:`\theta - 2y` scores above :math:`\tau` it joins.
-The inverse of G is kept up to date: a subset that joins or leaves costs one rank-one update, and both
-solutions :math:`G^{-1}a` and :math:`G^{-1}1` follow in linear time.
+As long as the best subset under the gradient :math:`\theta - 2y` scores above :math:`\tau` it
+joins. The inverse of G is kept up to date: a subset that joins or leaves costs one rank-one update,
+and both solutions :math:`G^{-1}a` and :math:`G^{-1}1` follow in linear time.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def new_active_set(n, k):
 def best_subset(scores, edge, k, table, members):
     """Fill ``members`` with the best subset of size k; return its score.
 
-    ``table[s, i, j]`` is the best score of the first i positions with j members among them, the last
-    of the i being one (s = 1) or not (s = 0).
+    ``table[s, i, j]`` is the best score of the first i positions with j members among them, the
+    last of the i being one (s = 1) or not (s = 0).
     """
     n = scores.shape[0]
     off, on = table[0], table[1]
@@ -77,7 +77,7 @@ def best_subset(scores, edge, k, table, members):
         off[0, j] = on[0, j] = -np.inf
     off[0, 0] = 0.0
     for i in range(n):
-        # A prefix needs enough members that the rest can supply what is missing, and no more than k.
+        # A prefix has at most k members, and as many as the rest cannot supply.
         low = max(k - (n - i - 1), 0)
         high = min(i + 1, k)
         _extend(off[i], on[i], off[i + 1], on[i + 1], scores[i], edge[i], low, high)

@@ -1,8 +1,8 @@
 """Sequential k-subsets, compiled: rows in, rows out.
 
 A row is first relaxed (O(N)); where the relaxed solution is certified as a mixture of subsets it is
-the answer. Otherwise the active set solves the positions that the relaxation leaves open, the others
-fixed at 0 or 1, and the dynamic programme over the whole row confirms it or opens more positions.
+the answer. Otherwise the active set solves the positions that the relaxation leaves open, the
+others fixed at 0 or 1, and the dynamic programme over the whole row confirms it or opens more.
 """
 
 from __future__ import annotations

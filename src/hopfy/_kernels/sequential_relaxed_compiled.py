@@ -8,10 +8,10 @@ penalty by :math:`1 - y` (its *sign* is -1) and both become
 denoising, clipped to [0, 1], with one threshold for the budget. It costs O(N) for each threshold
 tried, and one is enough where no reward is negative.
 
-The relaxed solution solves the real problem if and only if it is a mixture of subsets of size k whose
-neighbours are as dependent as the pair scores assume. Within a run of fractional positions that means:
-all of them follow one uniform variable, so the run has a known distribution of sizes; different runs are
-free. `is_mixture` looks for a joint law of the runs under which the total is always k.
+The relaxed solution solves the real problem if and only if it is a mixture of subsets of size k
+whose neighbours are as dependent as the pair scores assume. They are if all positions of a run of
+fractional ones follow one uniform variable; the run then has a known distribution of sizes.
+Different runs are free, and `is_mixture` looks for a joint law under which the total is always k.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _denoise(centre, edge, out):
     r"""Minimise :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
 
     Going right, the derivative of the best value of a prefix, as a function of its last entry, is
-    increasing and piecewise linear: a list of knots. The next pair cuts it off at plus and minus its
-    weight; where it does are the bounds that the walk back clips to.
+    increasing and piecewise linear: a list of knots. The next pair cuts it off at plus and minus
+    its weight; where it does are the bounds that the walk back clips to.
     """
     n = centre.shape[0]
     knot, slope, level = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
@@ -203,9 +203,9 @@ def is_mixture(y, edge, unit, sign, k):
     """Whether the relaxed solution is a mixture of subsets of size k (false means: not found).
 
     The longest runs go first, each opposed to the sizes so far: its large sizes meet small totals.
-    Only the distribution of the total matters, so a histogram carries it. Positions on their own fill
-    the rest: they can if, for every share of the time, the most demanding times ask for no more than
-    all of them together can be there.
+    Only the distribution of the total matters, so a histogram carries it. Positions on their own
+    fill the rest: they can if, for every share of the time, the most demanding times ask for no
+    more than all of them together can be there (Hall's condition).
     """
     n = y.shape[0]
     first = np.empty(n, np.int64)

@@ -30,27 +30,26 @@ def sequential_ksubsets(
     entries i and i + 1 are both selected. Every bit counts in both of its states, so
     ``sequential_ksubsets(scores, k, 0.0) == ksubsets(scores / 2, k)``.
 
-    The map relaxes the problem first, which takes O(N) time, and proves that the relaxed solution is
-    a mixture of subsets; that nearly always succeeds if the row is long and the transition moderate.
-    Otherwise an active set with an O(Nk) dynamic programme takes over (Niculae et al., 2018), from
-    what the relaxation leaves open; it needs little more steps than there are fractional parts. The
-    answer is exact either way, and computed in float64.
+    The map first relaxes the problem, in O(N), and proves that the relaxed solution is a mixture of
+    subsets; that nearly always succeeds if the row is long and the transition moderate. Otherwise
+    an active set with an O(Nk) dynamic programme takes over (Niculae et al., 2018) where the
+    relaxation leaves a choice; its steps are little more than the fractional entries, so their
+    number grows with the temperature. The answer is exact either way, and computed in float64.
 
     Args:
         scores: (..., N), one row along the last dimension.
-        k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over the rows.
+        k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over rows.
         transition: what a pair of selected neighbours adds (a penalty if negative). A number; a
             tensor (N - 1,) with one score per pair; or tables (N - 1, 2, 2) with the score of every
-            state of entries i and i + 1. Leading dimensions broadcast over the rows; size 1 instead of
-            N - 1 repeats it for all pairs. A tensor of three dimensions that ends in (2, 2) is read
-            as tables.
+            state of entries i and i + 1. Leading dimensions broadcast over the rows; size 1 instead
+            of N - 1 repeats it for all pairs. What ends in (N - 1, 2, 2) is read as tables.
         mask: True where an entry may be selected; broadcasts to the scores. A pair that touches a
             masked entry adds nothing, so padding changes nothing. A fully masked row gives zeros.
 
     Returns:
-        Weights with the shape and dtype of the scores. Gradients flow to scores and transition, once:
-        the gradient itself is not differentiable. At a transition of exactly 0 the derivative with
-        respect to it is not unique; one of the possible values is given.
+        Weights with the shape and dtype of the scores. Gradients flow to scores and transition,
+        once: the gradient itself is not differentiable. At a transition of exactly 0 the derivative
+        with respect to it is not unique; one of the possible values is given.
 
     >>> import torch
     >>> from hopfy import functional as F
@@ -58,7 +57,7 @@ def sequential_ksubsets(
     >>> F.sequential_ksubsets(scores, k=2)
     tensor([1.0000, 0.0000, 0.6250, 0.3750, 0.0000])
     >>> F.sequential_ksubsets(scores, k=2, transition=2.0)
-    tensor([0.3750, 0.0000, 1.0000, 0.6250, 0.0000])
+    tensor([0.4375, 0.4375, 0.5625, 0.5625, 0.0000])
     """
     size = as_scores(scores).shape[-1]
     rule = Rule(
@@ -137,8 +136,10 @@ def _check_budgets(unary: Tensor, budgets: Tensor, batch: torch.Size) -> None:
 
 
 def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
         return _operator(unary, edges, budgets)  # type: ignore[no-any-return]
+    if torch._C._are_functorch_transforms_active():
+        return _Transformable.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
     if torch.is_grad_enabled() and (unary.requires_grad or edges.requires_grad):
         return _Eager.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
     return _on_cpu(unary, edges, budgets).y.to(unary.device)
@@ -147,8 +148,8 @@ def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
 def _on_cpu(
     unary: Tensor, edges: Tensor, budgets: Tensor, always_active: bool = False
 ) -> kernel.Solution:
-    inputs = (part.detach().cpu().contiguous() for part in (unary, edges, budgets))
-    return kernel.solve(*inputs, always_active)
+    scores, pairs, k = (part.detach().cpu().contiguous() for part in (unary, edges, budgets))
+    return kernel.solve(scores, pairs, k, always_active)
 
 
 def _gradients(
@@ -174,7 +175,7 @@ class _Eager(torch.autograd.Function):
         return solution.y.to(unary.device, copy=True)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         edges, *solution = ctx.saved_tensors
         return *_gradients(kernel.Solution(*solution), edges, cotangent), None
@@ -226,3 +227,70 @@ def _operator_backward(ctx: Any, cotangent: Tensor) -> Any:
 
 
 _operator.register_autograd(_operator_backward, setup_context=_keep_inputs)
+
+
+class _Transformable(torch.autograd.Function):
+    """For `torch.func`: solves again in the backward pass, as the operator does."""
+
+    @staticmethod
+    def forward(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
+        return _on_cpu(unary, edges, budgets).y.to(unary.device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return *_TransformableVjp.apply(*ctx.saved_tensors, cotangent), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
+        unary, edges, budgets = _unfolded(info.batch_size, in_dims, inputs)
+        y = _Transformable.apply(*_folded(unary, edges, budgets))  # type: ignore[no-untyped-call]
+        return y.reshape(unary.shape), 0
+
+
+class _TransformableVjp(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        unary: Tensor, edges: Tensor, budgets: Tensor, cotangent: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        solution = _on_cpu(unary, edges, budgets, _wants_subsets(edges, True))
+        return _gradients(solution, edges, cotangent)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to keep: there is no second derivative."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:  # noqa: ARG004
+        raise RuntimeError(
+            "expected one derivative of sequential_ksubsets, got a request for the second, "
+            "which is not available; detach the gradient."
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
+        unary, edges, budgets, cotangent = _unfolded(info.batch_size, in_dims, inputs)
+        folded = _folded(unary, edges, budgets)
+        apply = _TransformableVjp.apply
+        by_scores, by_edges = apply(*folded, cotangent.flatten(0, 1))  # type: ignore[no-untyped-call]
+        by_edges = by_edges.reshape(*unary.shape[:2], -1)
+        if edges.shape[1] == 1:
+            by_edges = by_edges.sum(1, keepdim=True)
+        return (by_scores.reshape(unary.shape), by_edges), (0, 0)
+
+
+def _unfolded(size: int, in_dims: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Every input with the mapped dimension first."""
+    return [
+        part.expand(size, *part.shape) if dim is None else part.movedim(dim, 0)
+        for part, dim in zip(inputs, in_dims, strict=True)
+    ]
+
+
+def _folded(unary: Tensor, edges: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The mapped dimension becomes rows; every row gets edges of its own."""
+    edges = edges.expand(*unary.shape[:2], edges.shape[-1])
+    return unary.flatten(0, 1), edges.flatten(0, 1), budgets.flatten(0, 1)
