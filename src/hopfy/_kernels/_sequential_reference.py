@@ -42,6 +42,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     y, unit = torch.zeros_like(scores), torch.full(scores.shape, -2, dtype=torch.int32)
     size = torch.zeros(len(scores), 2, dtype=torch.int64)
     iterations, gap = torch.zeros_like(k), scores.new_zeros(len(scores))
+    missing = torch.zeros_like(k)
     indicators, numbers = [scores.new_empty(0)], [scores.new_empty(0)]
     for row, (theta, edge) in enumerate(zip(scores, edges.expand(len(scores), -1), strict=True)):
         kept = theta != -torch.inf
@@ -51,7 +52,8 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
             continue
         if not bool(kept.any()):
             continue
-        budget = min(int(k[row]), int(kept.sum()))
+        missing[row] = (k[row] - kept.sum()).clamp_min(0)
+        budget = int(k[row] - missing[row])
         subsets, weights, gap[row], iterations[row] = _active_set(theta, pair, kept, budget)
         y[row] = weights @ subsets
         differ = subsets.amin(0) < subsets.amax(0)
@@ -62,7 +64,8 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         indicators.append(subsets[:, differ].flatten())
         overlaps = subsets[:, differ] @ subsets[:, differ].mT
         numbers += [torch.linalg.pinv(overlaps, hermitian=True).flatten(), weights]
-    return y, unit, size, iterations, gap, torch.cat(indicators).byte(), torch.cat(numbers)
+    lists = torch.cat(indicators).byte(), torch.cat(numbers)
+    return y, unit, size, iterations, gap, missing, *lists
 
 
 def _active_set(
@@ -131,6 +134,7 @@ def vjp(
     size: Tensor,
     iterations: Tensor,  # noqa: ARG001
     gap: Tensor,  # noqa: ARG001
+    missing: Tensor,  # noqa: ARG001
     indicators: Tensor,
     numbers: Tensor,
     cotangent: Tensor,
@@ -155,6 +159,7 @@ def pairs(
     size: Tensor,
     iterations: Tensor,  # noqa: ARG001
     gap: Tensor,  # noqa: ARG001
+    missing: Tensor,  # noqa: ARG001
     indicators: Tensor,
     numbers: Tensor,
 ) -> Tensor:

@@ -11,7 +11,9 @@ touch them do not count. ``edges`` (R, N - 1), or (1, N - 1) for all rows alike,
 
 from __future__ import annotations
 
+import math
 import warnings
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -36,6 +38,7 @@ class Solution(NamedTuple):
     size: Tensor  # (R, 2) active subsets and the positions in which they differ; 0 if certified
     iterations: Tensor  # (R) steps of the active set; 0 where the relaxation was exact
     gap: Tensor  # (R) duality gap; 0 where the relaxation was exact
+    missing: Tensor  # (R) how much k exceeds the positions that may be selected
     indicators: Tensor  # the active subsets of all rows, one after the other
     numbers: Tensor  # the inverses of their overlaps and their weights
 
@@ -51,26 +54,30 @@ class Details(NamedTuple):
 
 
 def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False) -> Solution:
-    """Solve rows (R, N); ``k`` (R) is int64 and ``always_active`` leaves out the relaxation."""
+    """Solve rows (R, N); ``k`` (R) is int64 and ``always_active`` does without the relaxation."""
     kernels = compiled("sequential")
     if kernels is None:
         return Solution(*_sequential_reference.solve(scores, edges, k))
-    rows, n = scores.shape
-    solution = _blank(rows, n)
-    answers = kernels.Answers(*(part.numpy() for part in solution[:5]))
+    solution = _blank(*scores.shape)
+    answers = _arrays(kernels, solution)
+    inputs = (scores.numpy(), edges.numpy(), k.numpy(), answers)
+    rows, work = len(scores), 32 * scores.numel()
+    over_rows(kernels.relax_rows, rows, work, *inputs)
+    if always_active:
+        which = torch.arange(rows)
+    elif rows and int(solution.size.amin()) < 0:
+        which = (solution.size[:, 0] < 0).nonzero()[:, 0]
+    else:
+        return solution
     parts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def chunk(start: int, stop: int) -> None:
-        found = kernels.solve_rows(start, stop, *inputs, always_active, answers)
-        parts[start] = torch.from_numpy(found[0]), torch.from_numpy(found[1])
+        indicators, numbers = kernels.active_rows(start, stop, which.numpy(), *inputs)
+        parts[start] = torch.from_numpy(indicators), torch.from_numpy(numbers)
 
-    inputs = (scores.numpy(), edges.numpy(), k.numpy())
-    over_rows(chunk, rows, 32 * scores.numel())
-    ordered = [parts[start] for start in sorted(parts)]
-    solution = solution._replace(
-        indicators=torch.cat([part[0] for part in ordered]),
-        numbers=torch.cat([part[1] for part in ordered]),
-    )
+    over_rows(chunk, len(which), 32 * work)
+    indicators, numbers = zip(*(parts[start] for start in sorted(parts)), strict=True)
+    solution = solution._replace(indicators=torch.cat(indicators), numbers=torch.cat(numbers))
     _warn_of_gaps(scores, solution)
     return solution
 
@@ -80,20 +87,23 @@ def reference(scores: Tensor, edges: Tensor, k: Tensor) -> Tensor:
     return _sequential_reference.solve(scores, edges, k)[0]
 
 
-def vjp(solution: Solution, edges: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to the scores (R, N) and to every row's edges (R, N - 1)."""
+def vjp(
+    solution: Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to the scores (R, N) and, if wanted, every row's edges (R, N - 1)."""
     kernels = compiled("sequential")
     if kernels is None:
         return _sequential_reference.vjp(*solution, cotangent)
+    rows, n = solution.y.shape
     scores_grad = torch.empty_like(solution.y)
-    edges_grad = torch.empty_like(solution.y[:, 1:])
+    edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
     over_rows(
         kernels.vjp_rows,
-        len(scores_grad),
+        rows,
         4 * scores_grad.numel(),
         edges.numpy(),
-        kernels.Answers(*(part.numpy() for part in solution[:5])),
-        _saved(solution),
+        _arrays(kernels, solution),
+        (solution.indicators.numpy(), solution.numbers.numpy()),
         cotangent.contiguous().numpy(),
         scores_grad.numpy(),
         edges_grad.numpy(),
@@ -108,8 +118,9 @@ def solve_details(scores: Tensor, k: Tensor, edges: Tensor) -> Details:
     parts suffice for the mixture, and that number is given.
     """
     batch, n = scores.shape[:-1], scores.shape[-1]
+    count = math.prod(batch)
     rows = scores.detach().double().reshape(-1, n).contiguous()
-    pair_rows = edges.detach().double().expand(*batch, n - 1).reshape(-1, n - 1).contiguous()
+    pair_rows = edges.detach().double().expand(*batch, n - 1).reshape(count, n - 1).contiguous()
     solution = solve(rows, pair_rows, k.expand(batch).reshape(-1).long().contiguous())
     pairs = _pairs(solution, pair_rows)
     listed = solution.size[:, 0]
@@ -132,8 +143,8 @@ def _pairs(solution: Solution, edges: Tensor) -> Tensor:
         0,
         len(edges),
         edges.numpy(),
-        kernels.Answers(*(part.numpy() for part in solution[:5])),
-        _saved(solution),
+        _arrays(kernels, solution),
+        (solution.indicators.numpy(), solution.numbers.numpy()),
         pairs.numpy(),
     )
     return pairs
@@ -146,17 +157,15 @@ def _blank(rows: int, n: int) -> Solution:
         torch.zeros(rows, 2, dtype=torch.int64),
         torch.zeros(rows, dtype=torch.int64),
         torch.zeros(rows, dtype=torch.float64),
+        torch.zeros(rows, dtype=torch.int64),
         torch.empty(0, dtype=torch.uint8),
         torch.empty(0, dtype=torch.float64),
     )
 
 
-def _saved(solution: Solution) -> tuple[object, object, object]:
-    """The active sets as arrays, and where in them each row begins."""
-    m, count = solution.size.unbind(-1)
-    lengths = torch.stack([m * count, m * (m + 1)], -1)
-    begins = lengths.cumsum(0) - lengths
-    return solution.indicators.numpy(), solution.numbers.numpy(), begins.numpy()
+def _arrays(kernels: ModuleType, solution: Solution) -> object:
+    """The part of a solution that has one entry per row, for the compiled loops."""
+    return kernels.Answers(*(part.numpy() for part in solution[:6]))
 
 
 def _warn_of_gaps(scores: Tensor, solution: Solution) -> None:

@@ -21,10 +21,13 @@ from hopfy._kernels.sequential_active_compiled import (
 )
 from hopfy._kernels.sequential_relaxed_compiled import is_mixture, relax, relaxed_vjp, signs
 
-__all__ = ["CERTAIN", "MASKED", "Answers", "pairs_rows", "solve_rows", "vjp_rows"]
+__all__ = ["Answers", "active_rows", "pairs_rows", "relax_rows", "vjp_rows"]
 
 # `Answers.unit` of a position that may not be selected, and of one that is 0 or 1 for certain.
 MASKED, CERTAIN = -2, -1
+
+# `Answers.size` of a row that the relaxation leaves to the active set.
+OPEN = -1
 
 # How far outside [0, 1] the relaxed value must lie for a position to be fixed at first.
 _MARGIN = 0.25
@@ -38,6 +41,7 @@ class Answers(NamedTuple):
     size: np.ndarray  # (R, 2) active subsets and open positions; (0, 0) without an active set
     iterations: np.ndarray  # (R)
     gap: np.ndarray  # (R)
+    missing: np.ndarray  # (R) how much k exceeds what may be selected
 
 
 class Row(NamedTuple):
@@ -52,39 +56,57 @@ class Row(NamedTuple):
 
 
 @jit
-def solve_rows(start, stop, scores, edges, k, always_active, answers):
-    """Solve rows ``start`` to ``stop``; return their active sets, one after the other.
-
-    They come as indicator vectors (for each row subsets x open positions) and as numbers (for each
-    row the inverse of the overlaps, then the weights).
-    """
-    indicators, numbers = np.empty(0, np.uint8), np.empty(0)
-    used = np.zeros(2, np.int64)
+def relax_rows(start, stop, scores, edges, k, answers):
+    """Relax rows ``start`` to ``stop``; those that need an active set get OPEN for their size."""
     whole = _new_row(scores.shape[1])
     for r in range(start, stop):
         n = _gather(scores[r], edges[r % edges.shape[0]], whole)
+        answers.missing[r] = max(k[r] - n, 0) if n > 0 else 0
         for i in range(scores.shape[1]):
             answers.y[r, i] = 0.0 if n >= 0 else np.nan
             answers.unit[r, i] = MASKED
         if n <= 0:
             continue
-        row = _part(whole, n)
+        row = _first(whole, n)
+        budget = min(k[r], n)
+        relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
+        if is_mixture(row.value, row.edge, row.unit, row.sign, budget):
+            for i in range(n):
+                answers.y[r, row.where[i]] = min(max(row.value[i], 0.0), 1.0)
+                answers.unit[r, row.where[i]] = row.unit[i]
+        else:
+            answers.size[r, 0] = OPEN
+
+
+@jit
+def active_rows(start, stop, which, scores, edges, k, answers):
+    """Solve rows ``which[start:stop]`` by active sets, and return these, one after the other.
+
+    They come as indicator vectors (for each row subsets x open positions) and as numbers (for each
+    row the inverse of the overlaps, then the weights).
+    """
+    indicators, numbers = np.empty(0, np.uint8), np.empty(0)
+    ends = (0, 0)
+    whole = _new_row(scores.shape[1])
+    for index in range(start, stop):
+        r = which[index]
+        n = _gather(scores[r], edges[r % edges.shape[0]], whole)
+        if n <= 0:
+            continue
+        row = _first(whole, n)
         budget = min(k[r], n)
         threshold = relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
-        if not always_active and is_mixture(row.value, row.edge, row.unit, row.sign, budget):
-            _write_relaxed(row, answers.y[r], answers.unit[r])
-            continue
-        work, opened, found = _solve_active(row, budget, threshold)
-        answers.iterations[r], answers.gap[r] = found[1], found[2]
-        m = int(found[0])
+        work, opened, m, answers.iterations[r], answers.gap[r] = _solve_active(
+            row, budget, threshold
+        )
         count = _write_active(row, work, opened, m, answers.y[r], answers.unit[r])
         answers.size[r, 0], answers.size[r, 1] = m, count
-        indicators = _grown(indicators, used[0] + m * count)
-        numbers = _grown(numbers, used[1] + m * (m + 1))
-        _save(row, work, opened, m, indicators[used[0] :], numbers[used[1] :])
-        used[0] += m * count
-        used[1] += m * (m + 1)
-    return indicators[: used[0]], numbers[: used[1]]
+        begins = ends
+        ends = (begins[0] + m * count, begins[1] + m * (m + 1))
+        indicators = _grown(indicators, ends[0])
+        numbers = _grown(numbers, ends[1])
+        _save(row, work, opened, m, indicators[begins[0] :], numbers[begins[1] :])
+    return indicators[: ends[0]], numbers[: ends[1]]
 
 
 @part
@@ -100,7 +122,7 @@ def _new_row(n):
 
 
 @part
-def _part(row, n):
+def _first(row, n):
     return Row(
         row.where[:n], row.theta[:n], row.edge[:n], row.value[:n], row.unit[:n], row.sign[:n]
     )
@@ -124,17 +146,10 @@ def _gather(scores, edges, row):
 
 
 @part
-def _write_relaxed(row, y, unit):
-    for i in range(row.where.shape[0]):
-        y[row.where[i]] = min(max(row.value[i], 0.0), 1.0)
-        unit[row.where[i]] = row.unit[i]
-
-
-@part
 def _solve_active(row, k, threshold):
-    """Open positions until the whole row agrees; return memory, open positions and the outcome.
+    """Open positions until the whole row agrees; ``row.value`` becomes the solution.
 
-    ``row.value`` becomes the solution; the outcome is (subsets, iterations, gap).
+    Returns the memory, the open positions, the number of subsets, the iterations and the gap.
     """
     n = row.where.shape[0]
     is_open = np.zeros(n, np.bool_)
@@ -161,7 +176,7 @@ def _solve_active(row, k, threshold):
         row.value[i] = 1.0 if row.value[i] >= 1.0 else 0.0
     for s in range(opened.shape[0]):
         row.value[opened[s]] = work.y[s]
-    return work, opened, (float(m), float(iterations), gap)
+    return work, opened, m, iterations, gap
 
 
 @part
@@ -290,37 +305,56 @@ def _save(row, work, opened, m, indicators, numbers):
 
 @jit
 def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_grad):
-    """Fill both gradients for rows ``start`` to ``stop``; ``saved`` is (indicators, numbers, ends).
+    """Fill both gradients for rows ``start`` to ``stop``; ``edges_grad`` may have no columns.
 
-    ``ends[r]`` tells where in the two the active set of row r begins.
+    ``saved`` is what `active_rows` returned.
     """
-    indicators, numbers, ends = saved
     whole = _new_row(cotangent.shape[1])
+    grad, edge_grad = np.empty(cotangent.shape[1]), np.empty(cotangent.shape[1])
+    wants_edges = edges_grad.shape[1] > 0
+    begins = _begins(answers.size, start)
     for r in range(start, stop):
         n = _regather(answers, r, edges[r % edges.shape[0]], whole)
-        blank = 0.0 if n >= 0 else np.nan
+        row = _first(whole, max(n, 0))
+        m, count = answers.size[r, 0], answers.size[r, 1]
+        vectors, inverse, _ = _views(saved, begins, m, count)
+        begins = (begins[0] + m * count, begins[1] + m * (m + 1))
         for i in range(cotangent.shape[1]):
-            scores_grad[r, i] = blank
-            if i > 0:
-                edges_grad[r, i - 1] = blank
+            scores_grad[r, i] = 0.0 if n >= 0 else np.nan
+            if wants_edges and i > 0:
+                edges_grad[r, i - 1] = scores_grad[r, i]
         if n <= 0:
             continue
-        row = _part(whole, n)
-        grad, edge_grad = np.zeros(n), np.zeros(n)
         for i in range(n):
             row.theta[i] = cotangent[r, row.where[i]]
-        m, count = answers.size[r, 0], answers.size[r, 1]
+            grad[i] = edge_grad[i] = 0.0
         if m == 0:
             signs(row.edge, row.sign)
             relaxed_vjp(row.value, row.edge, row.unit, row.sign, row.theta, grad, edge_grad)
         elif count > 0:
-            vectors = indicators[ends[r, 0] : ends[r, 0] + m * count].reshape(m, count)
-            inverse = numbers[ends[r, 1] : ends[r, 1] + m * m].reshape(m, m)
             _active_vjp(row, vectors, inverse, grad, edge_grad)
         for i in range(n):
             scores_grad[r, row.where[i]] = grad[i]
-            if i > 0 and row.where[i - 1] == row.where[i] - 1:
+            if wants_edges and i > 0 and row.where[i - 1] == row.where[i] - 1:
                 edges_grad[r, row.where[i - 1]] = edge_grad[i]
+
+
+@part
+def _begins(size, row):
+    """Where the active set of a row begins in what `active_rows` returned."""
+    first, second = 0, 0
+    for r in range(row):
+        first += size[r, 0] * size[r, 1]
+        second += size[r, 0] * (size[r, 0] + 1)
+    return first, second
+
+
+@part
+def _views(saved, begins, m, count):
+    """Indicator vectors, inverse of the overlaps and weights of one row."""
+    vectors = saved[0][begins[0] : begins[0] + m * count].reshape(m, count)
+    inverse = saved[1][begins[1] : begins[1] + m * m].reshape(m, m)
+    return vectors, inverse, saved[1][begins[1] + m * m : begins[1] + m * (m + 1)]
 
 
 @part
@@ -406,11 +440,11 @@ def _weights_change(vectors, inverse, pull, share):
 @jit
 def pairs_rows(start, stop, edges, answers, saved, pairs):
     """The probability (R, N - 1) that both neighbours are selected."""
-    indicators, numbers, ends = saved
+    begins = _begins(answers.size, start)
     for r in range(start, stop):
         m, count = answers.size[r, 0], answers.size[r, 1]
-        vectors = indicators[ends[r, 0] : ends[r, 0] + m * count].reshape(m, count)
-        weights = numbers[ends[r, 1] + m * m : ends[r, 1] + m * m + m]
+        vectors, _, weights = _views(saved, begins, m, count)
+        begins = (begins[0] + m * count, begins[1] + m * (m + 1))
         for i in range(pairs.shape[1]):
             a, b = answers.y[r, i], answers.y[r, i + 1]
             first, second = answers.unit[r, i], answers.unit[r, i + 1]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from hopfy._checks import Rule, as_mask, as_parameter, as_scores, values_can_be_read
+from hopfy._checks import Rule, as_mask, as_parameter, as_scores
 from hopfy._kernels import sequential as kernel
 
 __all__ = ["sequential_ksubsets"]
+
+_NO_SECOND_DERIVATIVE = (
+    "expected one derivative of sequential_ksubsets when its transition needs gradients, got a "
+    "request for the second, which is not available; detach the transition or the gradient."
+)
 
 
 def sequential_ksubsets(
@@ -47,9 +52,9 @@ def sequential_ksubsets(
             masked entry adds nothing, so padding changes nothing. A fully masked row gives zeros.
 
     Returns:
-        Weights with the shape and dtype of the scores. Gradients flow to scores and transition,
-        once: the gradient itself is not differentiable. At a transition of exactly 0 the derivative
-        with respect to it is not unique; one of the possible values is given.
+        Weights with the shape and dtype of the scores. Gradients flow to scores and transition, in
+        the scores any number of times, once if the transition needs them too. At a transition of
+        exactly 0 the derivative with respect to it is not unique; one possible value is given.
 
     >>> import torch
     >>> from hopfy import functional as F
@@ -72,37 +77,35 @@ def sequential_ksubsets(
     if scores.numel() == 0:
         return scores.clone()
     batch = scores.shape[:-1]
-    unary = unary.reshape(-1, size)
     budgets = k_rows.expand(*batch, 1).reshape(-1).long()
-    _check_budgets(unary.detach(), budgets, batch)
-    return _apply(unary, edges, budgets).to(scores.dtype).reshape(scores.shape)
+    return _apply(unary.reshape(-1, size), edges, budgets).reshape(scores.shape).to(scores.dtype)
 
 
 def _pairwise(scores: Tensor, transition: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Float64 scores, and edges (R, N - 1), or (1, N - 1) where all rows share them.
+    """The scores, and edges (R, N - 1), or (1, N - 1) where all rows share them.
 
     Tables become edges: with :math:`t = T_{11} - T_{10} - T_{01} + T_{00}`, the rest of a table is
     linear in the two entries and joins their scores.
     """
-    pairs = scores.shape[-1] - 1
-    unary = scores.double()
+    rows, pairs = math.prod(scores.shape[:-1]), scores.shape[-1] - 1
     if isinstance(transition, bool) or not isinstance(transition, int | float | Tensor):
         raise TypeError(f"expected transition to be a number or a tensor, got {transition!r}.")
     if not isinstance(transition, Tensor):
-        return unary, unary.new_full((1, max(pairs, 0)), float(transition))
+        edges = torch.full((1, max(pairs, 0)), float(transition), dtype=torch.float64)
+        return scores, edges
     if not transition.is_floating_point():
         raise TypeError(f"expected transition of a floating dtype, got {transition.dtype}.")
-    edges = transition.double()
+    edges = transition
     if edges.ndim >= 3 and edges.shape[-2:] == (2, 2) and edges.shape[-3] in (1, pairs):
-        edges = _rows_of(edges, scores, (pairs, 2, 2))
+        edges = _rows_of(edges.double(), scores, (pairs, 2, 2))
         kept = scores != -torch.inf
-        counts = (kept[..., 1:] & kept[..., :-1]).reshape(-1, pairs, 1, 1)
-        edges = torch.where(counts, edges, 0.0).reshape(*scores.shape[:-1], pairs, 2, 2)
-        none, second, first, both = edges.flatten(-2).unbind(-1)
-        unary = unary + torch.nn.functional.pad(first - none, (0, 1))
+        counts = (kept[..., 1:] & kept[..., :-1]).reshape(rows, pairs, 1, 1)
+        edges = torch.where(counts, edges, 0.0).reshape(*scores.shape[:-1], pairs, 4)
+        none, second, first, both = edges.unbind(-1)
+        unary = scores.double() + torch.nn.functional.pad(first - none, (0, 1))
         unary = unary + torch.nn.functional.pad(second - none, (1, 0))
-        return unary, (both - first - second + none).reshape(-1, pairs)
-    return unary, _rows_of(edges, scores, (pairs,))
+        return unary, (both - first - second + none).reshape(rows, pairs)
+    return scores, _rows_of(edges, scores, (pairs,))
 
 
 def _rows_of(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tensor:
@@ -111,28 +114,13 @@ def _rows_of(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tenso
     try:
         if transition.ndim <= len(tail):
             return transition.expand(1, *tail)
-        return transition.expand(*batch, *tail).reshape(-1, *tail)
+        return transition.expand(*batch, *tail).reshape(math.prod(batch), *tail)
     except RuntimeError:
         raise ValueError(
             "expected transition to be a number, one score per pair (..., N - 1) or tables "
             f"(..., N - 1, 2, 2) for scores of shape {tuple(scores.shape)}, "
             f"got shape {tuple(transition.shape)}."
         ) from None
-
-
-def _check_budgets(unary: Tensor, budgets: Tensor, batch: torch.Size) -> None:
-    if not values_can_be_read(unary) or not values_can_be_read(budgets):
-        return
-    available = (unary != -torch.inf).sum(-1)
-    wrong = (budgets > available) & (available > 0)
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0, 0])
-        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(row), batch or (1,)))
-        where = f" in row {place}" if batch else ""
-        raise ValueError(
-            f"expected k to be at most the number of unmasked entries, got k = {int(budgets[row])} "
-            f"with {int(available[row])} unmasked{where}; lower k or change the mask."
-        )
 
 
 def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
@@ -142,23 +130,35 @@ def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
         return _Transformable.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
     if torch.is_grad_enabled() and (unary.requires_grad or edges.requires_grad):
         return _Eager.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
-    return _on_cpu(unary, edges, budgets).y.to(unary.device)
+    return _solve(unary, edges, budgets).y.to(unary)
 
 
-def _on_cpu(
+def _solve(
     unary: Tensor, edges: Tensor, budgets: Tensor, always_active: bool = False
 ) -> kernel.Solution:
-    scores, pairs, k = (part.detach().cpu().contiguous() for part in (unary, edges, budgets))
-    return kernel.solve(scores, pairs, k, always_active)
+    """Solve in float64 on the CPU; a sentence if a row has fewer entries to select than k."""
+    solution = kernel.solve(_plain(unary), _plain(edges), budgets.cpu(), always_active)
+    if bool(solution.missing.any()):
+        row = int(solution.missing.nonzero()[0, 0])
+        k = int(budgets[row])
+        raise ValueError(
+            f"expected k to be at most the number of unmasked entries, got k = {k} with "
+            f"{k - int(solution.missing[row])} of them in row {row}; lower k or change the mask."
+        )
+    return solution
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float64).contiguous()
 
 
 def _gradients(
-    solution: kernel.Solution, edges: Tensor, cotangent: Tensor
+    solution: kernel.Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
 ) -> tuple[Tensor, Tensor]:
-    pairs = edges.detach().cpu().contiguous()
-    scores_grad, edges_grad = kernel.vjp(solution, pairs, cotangent.detach().cpu())
-    edges_grad = edges_grad.sum(0, keepdim=True) if len(edges) == 1 else edges_grad
-    return scores_grad.to(cotangent.device), edges_grad.to(edges.device)
+    by_scores, by_edges = kernel.vjp(solution, _plain(edges), _plain(cotangent), wants_edges)
+    if len(edges) == 1:
+        by_edges = by_edges.sum(0, keepdim=True)
+    return by_scores.to(cotangent), by_edges.to(edges)
 
 
 def _wants_subsets(edges: Tensor, needs_edges: bool) -> bool:
@@ -169,16 +169,46 @@ def _wants_subsets(edges: Tensor, needs_edges: bool) -> bool:
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-        listed = _wants_subsets(edges.detach(), ctx.needs_input_grad[1])
-        solution = _on_cpu(unary, edges, budgets, listed)
+        solution = _solve(unary, edges, budgets, _wants_subsets(edges, ctx.needs_input_grad[1]))
         ctx.save_for_backward(edges, *solution)
-        return solution.y.to(unary.device, copy=True)
+        return solution.y.to(unary, copy=True)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        edges, *solution = ctx.saved_tensors
-        return *_gradients(kernel.Solution(*solution), edges, cotangent), None
+        edges, *saved = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return _Jacobian.apply(cotangent, edges, *saved), None, None  # type: ignore[no-untyped-call]
+        gradients = _gradients(kernel.Solution(*saved), edges, cotangent)
+        if torch.is_grad_enabled():
+            gradients = _Once.apply(cotangent, *gradients)  # type: ignore[no-untyped-call]
+        return *gradients, None
+
+
+class _Jacobian(torch.autograd.Function):
+    """The product with the scores' Jacobian, which is symmetric and locally constant."""
+
+    @staticmethod
+    def forward(ctx: Any, cotangent: Tensor, edges: Tensor, *saved: Tensor) -> Tensor:
+        ctx.save_for_backward(edges, *saved)
+        return _gradients(kernel.Solution(*saved), edges, cotangent, False)[0]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        edges, *saved = ctx.saved_tensors
+        again = _Jacobian.apply(cotangent, edges, *saved)  # type: ignore[no-untyped-call]
+        return again, None, *(None for _ in saved)
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that refuse to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, cotangent: Tensor, *gradients: Tensor) -> Any:  # noqa: ARG004
+        return tuple(gradient.clone() for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:  # noqa: ARG004
+        raise RuntimeError(_NO_SECOND_DERIVATIVE)
 
 
 @torch.library.custom_op(
@@ -187,7 +217,7 @@ class _Eager(torch.autograd.Function):
     schema="(Tensor unary, Tensor edges, Tensor budgets) -> Tensor",
 )
 def _operator(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    return _on_cpu(unary, edges, budgets).y.to(unary.device)
+    return _solve(unary, edges, budgets).y.to(unary)
 
 
 @torch.library.custom_op(
@@ -199,7 +229,7 @@ def _operator_vjp(
     unary: Tensor, edges: Tensor, budgets: Tensor, cotangent: Tensor
 ) -> tuple[Tensor, Tensor]:
     # The active sets' sizes depend on the numbers, so a graph cannot hold them: solve again.
-    solution = _on_cpu(unary, edges, budgets, _wants_subsets(edges, True))
+    solution = _solve(unary, edges, budgets, _wants_subsets(edges, True))
     return _gradients(solution, edges, cotangent)
 
 
@@ -234,7 +264,7 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def forward(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-        return _on_cpu(unary, edges, budgets).y.to(unary.device)
+        return _solve(unary, edges, budgets).y.to(unary)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -256,7 +286,7 @@ class _TransformableVjp(torch.autograd.Function):
     def forward(
         unary: Tensor, edges: Tensor, budgets: Tensor, cotangent: Tensor
     ) -> tuple[Tensor, Tensor]:
-        solution = _on_cpu(unary, edges, budgets, _wants_subsets(edges, True))
+        solution = _solve(unary, edges, budgets, _wants_subsets(edges, True))
         return _gradients(solution, edges, cotangent)
 
     @staticmethod
@@ -265,10 +295,7 @@ class _TransformableVjp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError(
-            "expected one derivative of sequential_ksubsets, got a request for the second, "
-            "which is not available; detach the gradient."
-        )
+        raise RuntimeError(_NO_SECOND_DERIVATIVE)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
