@@ -377,7 +377,7 @@ def test_sequential_budgets_and_edges_per_row() -> None:
     tables = torch.zeros(3, 5, 2, 2, dtype=torch.float64)
     tables[..., 1, 1] = edges
     torch.testing.assert_close(together, F.sparsemap(scores, SequentialKSubsets(k, tables)))
-    table = torch.tensor([[0.0, 0.0], [0.0, 0.5]], dtype=torch.float64)
+    table = torch.tensor([[[0.0, 0.0], [0.0, 0.5]]], dtype=torch.float64)
     by_number = F.sparsemap(scores, SequentialKSubsets(2, 0.5))
     torch.testing.assert_close(F.sparsemap(scores, SequentialKSubsets(2, table)), by_number)
 

@@ -1,4 +1,4 @@
-"""Warnings that hopfy gives, as classes that can be filtered."""
+"""The warnings that hopfy gives, so that they can be filtered by class."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["ConvergenceWarning"]
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped at its iteration limit; the message states how far it was."""
+    """An iteration stopped at its limit, before its tolerance was reached."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["State", "fresh", "grown", "start", "step"]
 
@@ -76,7 +77,7 @@ def grown(old: State, slots: int) -> State:
     return new._replace(**{name: getattr(old, name) for name in kept})
 
 
-@jit
+@part
 def _score(bits, factor_bits, base, factor_base, scores, factor_scores):
     """The score of a vertex minus that of the base, over the bits in which they differ."""
     total, size = 0.0, 0.0
@@ -91,7 +92,7 @@ def _score(bits, factor_bits, base, factor_base, scores, factor_scores):
     return total, size
 
 
-@jit
+@part
 def _lower_solve(factor, size, x):
     for i in range(size):
         total = x[i]
@@ -100,7 +101,7 @@ def _lower_solve(factor, size, x):
         x[i] = total / factor[i, i]
 
 
-@jit
+@part
 def _upper_solve(factor, size, x):
     for i in range(size - 1, -1, -1):
         x[i] /= factor[i, i]
@@ -108,7 +109,7 @@ def _upper_solve(factor, size, x):
             x[j] -= factor[i, j] * x[i]
 
 
-@jit
+@part
 def _append(factor, gram, order, size, slot):
     """Extend the Cholesky factor by one vertex; False (and nothing done) if it is dependent."""
     row = factor[size]
@@ -124,7 +125,7 @@ def _append(factor, gram, order, size, slot):
     return True
 
 
-@jit
+@part
 def _remove(factor, order, size, position):
     """Take one vertex out of the Cholesky factor by Givens rotations; its slot becomes free."""
     slot = order[position]
@@ -144,7 +145,7 @@ def _remove(factor, order, size, position):
             factor[i, k + 1] = c * b - s * a
 
 
-@jit
+@part
 def _affine_optimum(factor, gram, order, size, linear, answer, ones, rest):
     """The best weights that sum to one, negative ones allowed, refined once with the exact Gram."""
     for i in range(size):
@@ -169,7 +170,7 @@ def _affine_optimum(factor, gram, order, size, linear, answer, ones, rest):
         answer[i] += rest[i] + shift * ones[i]
 
 
-@jit
+@part
 def _descend(factor, gram, order, size, linear, weights, buffers):
     """Move to the optimum over the hull of the active vertices; those that reach zero leave."""
     answer, ones, rest = buffers[0], buffers[1], buffers[2]
@@ -194,7 +195,7 @@ def _descend(factor, gram, order, size, linear, weights, buffers):
     return size
 
 
-@jit
+@part
 def _exchange(factor, gram, order, size, slot, weights, gains):
     """A vertex inside the affine hull of the others: the objective is linear along its direction.
 
@@ -215,7 +216,7 @@ def _exchange(factor, gram, order, size, slot, weights, gains):
     return size - 1
 
 
-@jit
+@part
 def _measure(state, row, slot, size):
     """Fill the Gram entries of a new vertex."""
     vertices, gram, order = state.vertices[row], state.gram[row], state.order[row]
@@ -230,7 +231,7 @@ def _measure(state, row, slot, size):
         gram[other, slot] = common + 1.0
 
 
-@jit
+@part
 def _average(state, row):
     """Marginals from the weights, which are made to sum to one."""
     marginals, order, weights = state.marginals[row], state.order[row], state.weights[row]
@@ -251,7 +252,7 @@ def _average(state, row):
             marginals[j] = 1.0
 
 
-@jit
+@part
 def _enter(state, row, slot, buffers):
     """Let the vertex in ``slot`` join; False if rounding leaves no way to improve with it."""
     factor, gram, order = state.factor[row], state.gram[row], state.order[row]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["best_assignment"]
 
 
-@jit
+@part
 def _present(scores, rows, columns):
     """The rows and the columns with at least one finite score."""
     m, n = scores.shape
@@ -29,7 +30,7 @@ def _present(scores, rows, columns):
     return count, width
 
 
-@jit
+@part
 def _assign(cost, owner):
     """Match every row of ``cost`` (m <= n) to its own column; ``owner[j]`` is the row of column j."""
     m, n = cost.shape

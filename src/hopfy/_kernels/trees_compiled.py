@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["best_arborescence", "best_projective"]
 
 
-@jit
+@part
 def _gather(scores, words, arcs, single):
     """Scores of the present words as ``arcs[dependent, head]``, words from 1, the root at 0.
 
@@ -42,7 +43,7 @@ def _gather(scores, words, arcs, single):
     return count
 
 
-@jit
+@part
 def _choose(arcs, alive, best):
     """The best head of every living node but the root; False if one has none."""
     size = arcs.shape[0]
@@ -59,7 +60,7 @@ def _choose(arcs, alive, best):
     return True
 
 
-@jit
+@part
 def _cycle(best, alive, seen):
     """A node on a cycle of the chosen heads, or -1."""
     size = best.shape[0]
@@ -77,7 +78,7 @@ def _cycle(best, alive, seen):
     return -1
 
 
-@jit
+@part
 def _contract(arcs, alive, best, node, source, target, member, inside):
     """Merge the cycle through ``node`` into it; ``source`` and ``target`` name original arcs."""
     size = arcs.shape[0]
@@ -116,7 +117,7 @@ def _contract(arcs, alive, best, node, source, target, member, inside):
             member[word] = node
 
 
-@jit
+@part
 def _arborescence(arcs, heads):
     """Heads (1..n, the root is 0) of the best arborescence; False if there is none."""
     size = arcs.shape[0]
@@ -166,7 +167,7 @@ def _arborescence(arcs, heads):
     return True
 
 
-@jit
+@part
 def _write(heads, words, count, single, out):
     """Heads back in the numbering of the row; False if a single root was asked for and missed."""
     out[:] = -1
@@ -191,7 +192,7 @@ def best_arborescence(begin, stop, scores, single, heads):
             heads[r, 0] = -2
 
 
-@jit
+@part
 def _eisner(arcs, whole, part, cut, cut_part):
     """Fill the spans of Eisner's algorithm over nodes 0..n; direction 0 = head on the right."""
     size = arcs.shape[0]
@@ -222,7 +223,7 @@ def _eisner(arcs, whole, part, cut, cut_part):
             whole[i, j, 1], cut[i, j, 1] = top, at
 
 
-@jit
+@part
 def _read_spans(cut, cut_part, heads, stack, depth):
     """Follow the cuts of the spans on the stack: (left, right, direction, is complete)."""
     while depth > 0:

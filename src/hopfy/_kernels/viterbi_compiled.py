@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hopfy._kernels._compile import jit
+from hopfy._kernels._part import part
 
 __all__ = ["best_bits", "best_path"]
 
@@ -46,7 +47,7 @@ def best_path(begin, stop, scores, transition, path):
             _trace(value, back, last, path[r])
 
 
-@jit
+@part
 def _trace(value, back, last, path):
     state = np.argmax(value)
     while state >= 0:
@@ -55,13 +56,13 @@ def _trace(value, back, last, path):
         last -= 1
 
 
-@jit
+@part
 def _edge(tables, scores, i):
     """Whether both ends of the edge before bit i are present."""
     return i > 0 and scores[i] > -np.inf and scores[i - 1] > -np.inf
 
 
-@jit
+@part
 def _fill(value, came, scores, tables, budget):
     """``value[j, b]``: the best score so far with j bits on, the last of them in state b.
 

@@ -8,6 +8,7 @@ row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only
 from hopfy.functional._entmax import entmax, sparsemax
 from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._normmax import normmax
+from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._softmax import softmax
 from hopfy.functional._solution import SparseMAPSolution, Status
 from hopfy.functional._sparsemap import sparsemap, sparsemap_solution
@@ -18,6 +19,7 @@ __all__ = [
     "entmax",
     "ksubsets",
     "normmax",
+    "sequential_ksubsets",
     "softmax",
     "sparsemap",
     "sparsemap_solution",

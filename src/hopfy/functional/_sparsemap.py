@@ -17,8 +17,16 @@ from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._lp_sparsemap import JointSet, solve_graph
 from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._solution import SparseMAPSolution
-from hopfy.structures import AtMostK, FactorGraph, KSubsets, Rows, Structure
+from hopfy.structures import (
+    AtMostK,
+    FactorGraph,
+    KSubsets,
+    Rows,
+    SequentialKSubsets,
+    Structure,
+)
 
 __all__ = ["sparsemap", "sparsemap_solution"]
 
@@ -56,8 +64,8 @@ def sparsemap(
         mask: True where an entry may be selected; broadcasts to the scores. An entry that is masked,
             one with score -inf and one that is not there are the same; a row with nothing to select
             gives zeros.
-        tol: the duality gap at which a row is done. `KSubsets` and `AtMostK` are solved exactly, in
-            closed form, and ask for none of these three.
+        tol: the duality gap at which a row is done. `KSubsets`, `AtMostK` and
+            `SequentialKSubsets` have exact solvers of their own and ask for none of these three.
         max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
         start: an earlier solution for scores of the same shape, to start from.
 
@@ -78,10 +86,22 @@ def sparsemap(
         dim = checked(scores, dim)
         k_rows = as_parameter(structure.k, scores, dim, _ANY_SIZE)
         return along_rows(scores, dim, mask, lambda rows: _at_most_k(rows, k_rows))
+    if isinstance(structure, SequentialKSubsets):
+        return _sequential(scores, structure, dim, mask)
     solution = sparsemap_solution(
         scores, structure, dim=dim, mask=mask, tol=tol, max_iter=max_iter, start=start
     )
     return solution.marginals
+
+
+def _sequential(
+    scores: Tensor, structure: SequentialKSubsets, dim: int, mask: Tensor | None
+) -> Tensor:
+    if mask is not None:
+        scores = scores.masked_fill(~as_mask(mask, as_scores(scores)), -torch.inf)
+    rows = scores.movedim(checked(scores, dim), -1)
+    weights = sequential_ksubsets(rows, structure.budget, structure.transition)
+    return weights.movedim(-1, dim)
 
 
 def sparsemap_solution(

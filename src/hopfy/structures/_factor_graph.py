@@ -95,9 +95,14 @@ class Budget(Factor):
 
 
 class Pair(Factor):
-    """A score for two variables that are both on, or a 2 x 2 table for their states."""
+    """A score for two variables that are both on, or a 2 x 2 table for their states.
+
+    Leading dimensions of the score broadcast over the rows.
+    """
 
     def __init__(self, first: int, second: int, score: float | Tensor) -> None:
+        if isinstance(score, Tensor) and score.ndim:
+            score = score[..., None, :, :] if score.shape[-2:] == (2, 2) else score[..., None]
         super().__init__(Bits(transition=score), (first, second))
 
 

@@ -17,26 +17,26 @@ __all__ = ["Bits", "SequentialKSubsets", "edge_tables"]
 
 
 def edge_tables(transition: float | Tensor, scores: Tensor, name: str) -> Tensor:
-    """Tables (..., N - 1, 2, 2) from a number, from edges (..., N - 1) or from 2 x 2 tables.
+    """Tables (..., N - 1, 2, 2) from a number, from edges (..., N - 1) or from tables.
 
-    A number or an edge rewards neighbours that are both selected: it is the entry [1, 1].
+    Size 1 instead of N - 1 repeats one for all edges. A number or an edge rewards neighbours that are both selected: it is the entry [1, 1].
     """
     batch, edges = scores.shape[:-1], max(scores.shape[-1] - 1, 0)
     if not isinstance(transition, Tensor):
         transition = torch.tensor(float(transition), dtype=torch.float64, device=scores.device)
     shape = transition.shape
     try:
-        if shape == (2, 2) or shape[-3:] == (edges, 2, 2):
+        if len(shape) >= 3 and shape[-2:] == (2, 2) and shape[-3] in (1, edges):
             return transition.expand(*batch, edges, 2, 2)
-        if not shape or shape[-1] == edges:
+        if not shape or shape[-1] in (1, edges):
             reward = transition.expand(*batch, edges)
             return torch.nn.functional.pad(reward[..., None], (3, 0)).unflatten(-1, (2, 2))
     except RuntimeError:
         pass
     raise ValueError(
-        f"expected the transition of {name} to be a number, {edges} edges, a 2 x 2 table or {edges} "
-        f"of them, alone or for each row of the scores of shape {tuple(scores.shape)}, got shape "
-        f"{tuple(shape)}."
+        f"expected the transition of {name} to be a number, {edges} edges or tables "
+        f"({edges}, 2, 2), alone or for each row of the scores of shape {tuple(scores.shape)}, "
+        f"got shape {tuple(shape)}."
     )
 
 
@@ -103,9 +103,10 @@ class SequentialKSubsets(Bits):
 
     Args:
         k: how many items to select; a tensor broadcasts over the rows.
-        transition: a number or a tensor of N - 1 edges rewards neighbours that are both selected; a
-            2 x 2 table, or N - 1 of them, scores the states (previous, next) of each edge. Tensors may
-            have leading dimensions that broadcast over the rows, and receive gradients.
+        transition: a number, or a tensor (N - 1,) with one for each edge, rewards neighbours that are
+            both selected; tables (N - 1, 2, 2) score the states (previous, next) of each edge. Leading
+            dimensions broadcast over the rows, size 1 repeats one for all edges, and tensors
+            receive gradients.
 
     An item that is masked is not there, and neither are the edges that touch it.
 
@@ -125,6 +126,11 @@ class SequentialKSubsets(Bits):
     @property
     def margin(self) -> float:
         return 1.0
+
+    @property
+    def budget(self) -> int | Tensor:
+        """k, which is never missing here."""
+        return 0 if self.k is None else self.k
 
     def regulariser(self, weights: Tensor) -> Tensor:
         return -(weights * (1 - weights)).sum(-1)
