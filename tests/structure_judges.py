@@ -90,7 +90,5 @@ def qp(
     p = cp.Variable(len(linear), nonneg=True)
     objective = linear @ p - curvature / 2 * cp.sum_squares(A.T @ p)
     problem = cp.Problem(cp.Maximize(objective), [cp.sum(p) == 1])
-    problem.solve(
-        solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
-    )
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
     return torch.from_numpy(A.T @ np.asarray(p.value)), float(problem.value)

@@ -228,6 +228,14 @@ def _solve_row(
     return row, gap, max_iter, False
 
 
+def _solved(gram: Tensor, right: Tensor) -> Tensor:
+    """``gram^-1 right``; by a pseudo-inverse if rounding makes a matrix look singular."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if bool((failed > 0).any()):
+        return torch.linalg.pinv(gram, hermitian=True, rtol=1e-12) @ right
+    return torch.cholesky_solve(right, factor)
+
+
 def _sensitivity(gram: Tensor) -> Tensor:
     """S of the module's docstring; a pseudo-inverse where the vertices are dependent."""
     inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
@@ -244,11 +252,9 @@ def vjp(solution: ActiveSet, in_marginals: Tensor, in_factors: Tensor) -> tuple[
     here = (solution.weights > 0).to(A.dtype)
     # An empty slot is its own block: it neither takes part nor makes the matrix singular.
     gram = A @ A.mT + here[:, :, None] * here[:, None, :] + torch.diag_embed(1 - here)
-    inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
     along = torch.einsum("bsn,bn->bs", A, in_marginals)
     along = (along + torch.einsum("bsf,bf->bs", F, in_factors)) * here
-    ones = torch.einsum("bst,bt->bs", inverse, here)
-    change = torch.einsum("bst,bt->bs", inverse, along)
+    ones, change = _solved(gram, torch.stack([here, along], -1)).unbind(-1)
     total = (ones * here).sum(-1, keepdim=True)
     change = change - ones * (change * here).sum(-1, keepdim=True) / total.clamp_min(1e-300)
     change = change * here

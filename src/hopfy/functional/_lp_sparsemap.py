@@ -219,9 +219,7 @@ class _Problem:
         parts = graph.parts(rows)
         self.present = rows.scores > -torch.inf
         self.scores = torch.where(self.present, rows.scores, 0.0)
-        self.factor_scores = torch.where(
-            rows.factor_scores > -torch.inf, rows.factor_scores, 0.0
-        )
+        self.factor_scores = torch.where(rows.factor_scores > -torch.inf, rows.factor_scores, 0.0)
         members: dict[Hashable, list[int]] = defaultdict(list)
         for f, factor in enumerate(graph.factors):
             members[factor.structure.oracle_key, factor.shape].append(f)
@@ -340,9 +338,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
             if len(left) == 0:
                 break
             if len(left) < len(y):
-                messages = [
-                    m.unflatten(0, (len(y), -1))[left].flatten(0, 1) for m in messages
-                ]
+                messages = [m.unflatten(0, (len(y), -1))[left].flatten(0, 1) for m in messages]
                 problem.keep(left)
                 y, before, rho, apart = y[left], before[left], rho[left], apart[left]
         rho = _balanced(rho, apart.sqrt(), ((y - before).square() * degree).sum(1).sqrt())

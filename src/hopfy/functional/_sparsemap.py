@@ -232,9 +232,24 @@ def _active_sets(
     bits, factors = structure.feasible(problem, best(torch.arange(theta.shape[0]), theta))
     cold = bits[:, None], factors[:, None], theta.new_ones((theta.shape[0], 1))
     begin = cold if warm is None else _mended(warm, cold, theta, problem.factor_scores)
-    return active_set.solve(
+    found = active_set.solve(
         theta, problem.factor_scores, best, start=begin, tol=tol, max_iter=max_iter
     )
+    _check_oracle(structure, problem, found.gap)
+    return found
+
+
+def _check_oracle(structure: Structure, problem: Rows, gap: Tensor) -> None:
+    """A negative gap says that the oracle's answer is worse than the mixture it should beat."""
+    scores = problem.scores.flatten(1)
+    size = torch.where(scores > -torch.inf, scores.abs(), 0.0).amax(1)
+    wrong = gap < -1e-6 * (1 + size)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"expected the oracle of {type(structure).__name__} to find the best structure, got one "
+            f"that scores {-float(gap[row]):.3g} less than the current mixture in {problem.name(row)}."
+        )
 
 
 def _mended(

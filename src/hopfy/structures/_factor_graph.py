@@ -136,7 +136,7 @@ class FactorGraph(Structure):
     >>> from hopfy.structures import AtMostOne, FactorGraph, Pair, Xor
     >>> graph = FactorGraph([Xor([0, 1, 2]), AtMostOne([2, 3]), Pair(0, 3, 1.0)])
     >>> F.sparsemap(torch.tensor([0.5, 0.2, 1.0, 0.3]), graph)
-    tensor([0.9000, 0.0000, 0.1000, 0.9000])
+    tensor([0.6000, 0.0000, 0.4000, 0.6000])
     """
 
     factors: tuple[Factor, ...]
