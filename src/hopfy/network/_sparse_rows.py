@@ -15,8 +15,8 @@ __all__ = ["SparseRows"]
 class SparseRows:
     """A (rows, columns) matrix in compressed rows: row r owns ``offsets[r]:offsets[r + 1]``.
 
-    ``offsets`` (rows + 1,) and ``indices`` (entries,) are int64, ``values`` (entries,) floating. The
-    indices increase within a row, so equal matrices have equal fields.
+    ``offsets`` (rows + 1,) and ``indices`` (entries,) are int64, ``values`` (entries,) floating.
+    The indices increase within a row, so equal matrices have equal fields.
 
     >>> import torch
     >>> rows = SparseRows.from_dense(torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]))

@@ -8,8 +8,8 @@ Everything that a network does with its memories goes through a `Stepper`:
 * ``prove`` says which sets of patterns are exact fixed points (Props. 2 and 5), with a proof that
   rounding cannot spoil.
 
-`DenseStep` holds the whole score matrix of the queries it is given. An engine that streams or prunes
-implements the same two methods; its supports must be identical to the dense ones.
+`DenseStep` holds the whole score matrix of the queries it is given. An engine that streams or
+prunes implements the same two methods; its supports must be identical to the dense ones.
 """
 
 from __future__ import annotations

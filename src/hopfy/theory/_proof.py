@@ -4,7 +4,7 @@ A set S of patterns is recalled exactly when :math:`a = \sum_{s \in S} x_s` sati
 
 .. math:: a^\top (x_i - x_j) \ge m / \beta \qquad \forall i \in S,\ j \notin S,
 
-with :math:`S = \{i\}` for the maps onto the simplex (then it reads :math:`\Delta_i \ge m/\beta`) and
+with :math:`S = \{i\}` for the maps onto the simplex (then it is :math:`\Delta_i \ge m/\beta`) and
 :math:`|S| = k` for k-subsets, where it is the KKT condition of a k-hot answer. The inequality is
 about the real numbers that the stored floats stand for, so it is decided in three rounds, each for
 what the one before left open:
@@ -98,6 +98,8 @@ def proves_fixed_point(
         open_rows = _first_round(memories, norms, members[part], lead[part].to(members.device))
         proven[part] = ~open_rows.any(-1)
         for row in open_rows.any(-1).nonzero().flatten().tolist():
+            if not bool(lead[start + row].isfinite()):
+                continue
             rivals = open_rows[row].nonzero().flatten()
             beta_row = Fraction(float(betas[start + row]))
             proven[start + row] = _settle(
@@ -109,7 +111,10 @@ def proves_fixed_point(
 def _norms(memories: Tensor) -> Tensor:
     """Upper bounds on the norms, in float64 and in blocks."""
     wide = torch.float64 if memories.device.type != "mps" else torch.float32
-    parts = [torch.linalg.vector_norm(block, dim=-1, dtype=wide) for block in memories.split(65536)]
+    parts = [
+        torch.linalg.vector_norm(block, dim=-1, dtype=wide)
+        for block in torch.split(memories, 65536)
+    ]
     return torch.cat(parts) * (1 + _gamma(memories.shape[1] + 4, wide))
 
 
@@ -152,6 +157,8 @@ def _settle(
     if bool((gaps < -slack - rounding).any()):  # refuted
         return False
     close = (~(gaps >= slack + rounding)).nonzero()
+    if close.shape[0] == 0:
+        return True
     if close.shape[0] > _EXACT_PAIRS:
         return False
     exact_anchor = [sum(column) for column in zip(*_fractions(inside), strict=True)]
