@@ -125,7 +125,10 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         with torch.set_grad_enabled(self._differentiable(queries)):
-            return self._stepper().step(queries * beta).states.reshape(queries.shape)
+            scaled = queries * beta
+            if self._row_by_row:
+                scaled = scaled.reshape(-1, scaled.shape[-1])
+            return self._stepper().step(scaled).states.reshape(queries.shape)
 
     def retrieve(
         self,
