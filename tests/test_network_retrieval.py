@@ -50,11 +50,11 @@ def test_one_update_is_equation_9(name: str) -> None:
 @pytest.mark.parametrize("name", ["softmax", *SPARSE])
 def test_retrieval_ends_where_plain_iteration_ends(name: str) -> None:
     memories, queries = _sphere(20, 6).double(), 0.7 * _sphere(30, 6, 1).double()
-    net = hopfy.HopfieldNetwork(memories, name, 3.0)
-    found = net.retrieve(queries, max_steps=3000)
+    net = hopfy.HopfieldNetwork(memories, name, 12.0)
+    found = net.retrieve(queries, max_steps=150)
     state = queries
-    for _ in range(3000):
-        state = net.omega(3.0 * state @ memories.T) @ memories
+    for _ in range(150):
+        state = net.omega(12.0 * state @ memories.T) @ memories
     assert bool(found.converged.all())
     assert torch.allclose(found.state, state, atol=1e-6)
     assert torch.allclose(found.weights @ memories, found.state, atol=1e-12)
