@@ -449,4 +449,4 @@ def test_sparse_rows_are_the_dense_matrix() -> None:
     parts = [(torch.tensor([4, 1]), rows.take(torch.tensor([4, 1])))]
     parts.append((torch.tensor([0, 5, 3, 2]), rows.take(torch.tensor([0, 5, 3, 2]))))
     assert torch.equal(SparseRows.assemble(parts).dense(), dense)
-    assert torch.equal(rows.to_sparse_csr().to_dense(), dense)
+    assert torch.equal(rows.to_sparse().to_dense(), dense)
