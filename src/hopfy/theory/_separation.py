@@ -155,7 +155,8 @@ def certified_radius(
     for rows, columns, products in _products(memories, indices):
         own = squares[indices[rows]].unsqueeze(-1)
         distance = (own + squares[columns] - 2 * products).clamp_min(0).sqrt()
-        least, place = _ratio(own - products - needed, distance).min(-1)
+        room = torch.where(products == -math.inf, math.inf, own - products - needed)
+        least, place = _ratio(room, distance).min(-1)
         closer = least < radius[rows]
         radius[rows] = torch.where(closer, least, radius[rows])
         rival[rows] = torch.where(closer, place + columns.start, rival[rows])

@@ -48,9 +48,10 @@ def sequential_ksubsets_diameter(k: int) -> int:
 def association_separation(memories: Tensor, members: Tensor) -> Tensor:
     r""":math:`\Delta = a^\top a - \max_{j} a^\top X^\top y_j` of sums of k patterns, (P,) float64.
 
-    :math:`a = \sum_s x_s` over the members S of a row; the nearest other k-subset exchanges the
-    weakest member for the strongest outsider, so
-    :math:`\Delta = \min_{i \in S, j \notin S} a^\top (x_i - x_j)`.
+    :math:`a = \sum_s x_s` over the members S of a row. If S is the best k-subset for its own sum,
+    the next exchanges the weakest member for the strongest outsider, so
+    :math:`\Delta = \min_{i \in S, j \notin S} a^\top (x_i - x_j)`; if it is not,
+    :math:`\Delta < 0`.
 
     Args:
         memories: (N, D).
@@ -62,7 +63,10 @@ def association_separation(memories: Tensor, members: Tensor) -> Tensor:
     tensor([4.], dtype=torch.float64)
     """
     inside, outside, _ = _sides(memories, members)
-    return inside.amin(-1) - outside.amax(-1)
+    exchange = inside.amin(-1) - outside.amax(-1)
+    everyone = outside.scatter(1, members, inside)
+    best = everyone.topk(members.shape[1], dim=-1).values.sum(-1)
+    return torch.where(exchange >= 0, exchange, inside.sum(-1) - best)
 
 
 def structured_radius(
