@@ -19,10 +19,10 @@ __all__ = [
     "Rule",
     "as_dim",
     "as_mask",
-    "as_memories",
     "as_parameter",
-    "as_queries",
+    "as_patterns",
     "as_scores",
+    "as_states",
     "as_weights",
     "check_parameter",
     "values_can_be_read",
@@ -83,7 +83,7 @@ def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
         ) from None
 
 
-def as_memories(memories: object, name: str = "memories") -> Tensor:
+def as_patterns(memories: object, name: str = "memories") -> Tensor:
     """Return ``memories`` if it is a finite floating tensor (..., N, D) with N >= 1."""
     memories = as_scores(memories, name)
     if memories.ndim < 2:
@@ -107,7 +107,7 @@ def _all_finite(tensor: Tensor) -> bool:
     return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
 
 
-def as_queries(queries: object, memories: Tensor) -> Tensor:
+def as_states(queries: object, memories: Tensor) -> Tensor:
     """Return ``queries`` (..., D) if they fit the memories (..., N, D)."""
     queries = as_scores(queries, "queries")
     if queries.dtype != memories.dtype or queries.device != memories.device:

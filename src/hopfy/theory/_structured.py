@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_memories
+from hopfy._checks import as_patterns
 
 __all__ = [
     "association_radius",
@@ -87,7 +87,7 @@ def structured_radius(
     >>> theory.structured_radius(torch.eye(4) * 2, separation, 1.0, theory.ksubsets_diameter(2))
     tensor([0.5000], dtype=torch.float64)
     """
-    memories = as_memories(memories).detach().double()
+    memories = as_patterns(memories).detach().double()
     spectral = torch.linalg.matrix_norm(memories, 2)
     largest = torch.linalg.vector_norm(memories, dim=-1).max()
     steepness = torch.minimum(spectral * math.sqrt(squared_diameter), largest * squared_diameter)
@@ -137,7 +137,7 @@ def has_structured_margin(
 
 def _sides(memories: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scores of the sums with their members (P, k) and with the others (P, N), -inf for members."""
-    memories = as_memories(memories).detach().double()
+    memories = as_patterns(memories).detach().double()
     if members.ndim != 2 or members.dtype is not torch.int64:
         raise TypeError(
             f"expected members to be an int64 tensor (P, k), got {members.dtype} of shape "
