@@ -134,7 +134,7 @@ class HopfieldNetwork:
         self,
         queries: Tensor,
         *,
-        max_steps: int = 50,
+        max_steps: int = 200,
         tol: float | None = None,
         trace: bool = False,
         gradient: Gradient = "unrolled",
