@@ -69,7 +69,7 @@ class Search(NamedTuple):
 
     ``nudge`` widens the reach by a share of the best score, so that ties survive rounding; with 0 a
     tie with the rank-th best loses to the entry that came first. A row gives up after ``budget``
-    exact scores.
+    second bounds, or an eighth as many exact scores.
     """
 
     memories: Array

@@ -13,6 +13,10 @@ from hopfy._kernels._compile import jit
 __all__ = ["collect", "mix"]
 
 _CHUNK = 64
+_SEEDS = 64  # above this rank, looking for seeds costs more than it saves
+_EXACT = 8  # an exact score costs about as much as so many second bounds
+_TIES = 1e-12  # widens a floor so that ties survive rounding
+_COMPLETE = 0
 _FULL = 1
 _GAVE_UP = 2
 
@@ -69,78 +73,106 @@ def _set_below(box, value):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _seed(memories, line, first, query):  # type: ignore[no-untyped-def]
-    """The exact score of the memory with the highest bound in this block."""
-    place = 0
+def _seed(memories, line, query, heap):  # type: ignore[no-untyped-def]
+    """The lowest exact score among the memories with the highest bounds in the first block.
+
+    As many of them as the rank asks for: the rank-th best score of all cannot be lower.
+    """
+    rank = heap.shape[0]
+    heap[:] = -np.inf
     for c in range(line.shape[0]):
-        if line[c] > line[place]:
-            place = c
-    return _dot(memories[first + place], query)
+        if line[c] > heap[0]:
+            _raise_floor(heap, line[c])
+    lowest, edge, taken = np.inf, heap[0], 0
+    for c in range(line.shape[0]):
+        if line[c] >= edge and taken < rank:
+            lowest = min(lowest, _dot(memories[c], query))
+            taken += 1
+    return lowest if taken == rank else -np.inf
+
+
+@jit(inline="always")
+def _any_above(line, begin, end, threshold):  # type: ignore[no-untyped-def]
+    """Whether one of a chunk is above; a fixed length and int32 let it compile to vector code."""
+    hit = np.int32(0)
+    if end - begin == _CHUNK:
+        for c in range(_CHUNK):
+            hit |= np.int32(line[begin + c] > threshold)
+    else:
+        for c in range(begin, end):
+            hit |= np.int32(line[c] > threshold)
+    return hit != 0
+
+
+@jit(inline="always")
+def _second_bound(bound, query, memory):  # type: ignore[no-untyped-def]
+    change = memory.dtype.type(0)
+    for d in range(memory.shape[0]):
+        change += query[d] * memory[d]
+    return bound + change
 
 
 @jit
 def collect(start, stop, block, fine, search, found):  # type: ignore[no-untyped-def]
     """Take a block of upper bounds into account; see `hopfy._kernels.select` for the fields."""
-    upper, first = block.upper, block.first
-    width = upper.shape[1]
-    box = np.empty(1, upper.dtype)
-    refined = fine.fine_memories.shape[1] > 0
-    fine_dtype_zero = fine.fine_memories.dtype.type(0)
-    rank = found.best.shape[1]
+    width = block.upper.shape[1]
+    box = np.empty(1, block.upper.dtype)
+    heap = np.empty(found.best.shape[1], np.float64)
     for row in range(start, stop):
-        if found.status[row] != 0:
+        if found.status[row] != _COMPLETE:
             continue
-        line, best, query = upper[row], found.best[row], search.queries[row]
-        indices, scores = found.indices[row], found.scores[row]
-        slack = block.slack[row]
-        if first == 0 and rank == 1 and search.nudge > 0:
-            exact = _seed(memories=search.memories, line=line, first=first, query=query)
-            found.floor[row] = _floor(exact, search.reach, search.nudge)
-        floor, count, work = found.floor[row], found.counts[row], found.work[row]
-        _set_below(box, floor - slack)
+        line = block.upper[row]
+        if block.first == 0 and heap.shape[0] <= _SEEDS:
+            lowest = _seed(search.memories, line, search.queries[row], heap)
+            found.floor[row] = _floor(lowest, search.reach, _TIES)
+        _set_below(box, found.floor[row] - block.slack[row])
         begin = 0
-        while begin < width:
+        while begin < width and found.status[row] == _COMPLETE:
             end = min(begin + _CHUNK, width)
-            hits = 0
-            threshold = box[0]
-            for c in range(begin, end):
-                hits += line[c] > threshold
-            if hits > 0:
-                for c in range(begin, end):
-                    if not line[c] > box[0]:
-                        continue
-                    j = first + c
-                    if refined:
-                        change = fine_dtype_zero
-                        fine_query, fine_memory = fine.fine_queries[row], fine.fine_memories[j]
-                        for d in range(fine_memory.shape[0]):
-                            change += fine_query[d] * fine_memory[d]
-                        if not line[c] + change > box[0]:
-                            continue
-                    work += 1
-                    score = _dot(search.memories[j], query)
-                    if not score > floor:
-                        continue
-                    if count == indices.shape[0]:
-                        count = _keep_above(floor, indices, scores, count)
-                        if 4 * count > 3 * indices.shape[0]:
-                            found.status[row] = _FULL
-                            break
-                    indices[count] = j
-                    scores[count] = score
-                    count += 1
-                    if score > best[0]:
-                        _raise_floor(best, score)
-                        floor = max(floor, _floor(best[0], search.reach, search.nudge))
-                        _set_below(box, floor - slack)
-                if work > search.budget:
-                    found.status[row] = _GAVE_UP
-                if found.status[row] != 0:
-                    break
+            if _any_above(line, begin, end, box[0]):
+                _examine(row, begin, end, box, block, fine, search, found)
             begin = end
         if block.last:
+            found.counts[row] = _keep_above(
+                found.floor[row], found.indices[row], found.scores[row], found.counts[row]
+            )
+
+
+@jit
+def _examine(row, begin, end, box, block, fine, search, found):  # type: ignore[no-untyped-def]
+    """Score what passes the bounds in one chunk, and raise the floor where a score is good."""
+    refined = fine.fine_memories.shape[1] > 0
+    line, best, query = block.upper[row], found.best[row], search.queries[row]
+    indices, scores = found.indices[row], found.scores[row]
+    floor, count, work = found.floor[row], found.counts[row], found.work[row]
+    for c in range(begin, end):
+        if not line[c] > box[0]:
+            continue
+        j = block.first + c
+        if refined:
+            work += 1
+            bound = _second_bound(line[c], fine.fine_queries[row], fine.fine_memories[j])
+            if not bound > box[0]:
+                continue
+        work += _EXACT
+        score = _dot(search.memories[j], query)
+        if not score > floor:
+            continue
+        if count == indices.shape[0]:
             count = _keep_above(floor, indices, scores, count)
-        found.floor[row], found.counts[row], found.work[row] = floor, count, work
+            if 4 * count > 3 * indices.shape[0]:
+                found.status[row] = _FULL
+                break
+        indices[count] = j
+        scores[count] = score
+        count += 1
+        if score > best[0]:
+            _raise_floor(best, score)
+            floor = max(floor, _floor(best[0], search.reach, search.nudge))
+            _set_below(box, floor - block.slack[row])
+    if work > search.budget:
+        found.status[row] = _GAVE_UP
+    found.floor[row], found.counts[row], found.work[row] = floor, count, work
 
 
 @jit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,11 +17,16 @@ from hopfy.omega import Omega
 from hopfy.search._bounds import Bounds, Plain
 from hopfy.search._candidates import best_first, weights_of
 from hopfy.search._goal import Goal, goal_of, is_softmax
+from hopfy.search._plan import budget_for, planned_bounds, principal_bounds
+from hopfy.search._principal import Principal
 from hopfy.search._sweep import QUERIES, sweep
 from hopfy.search._weights import SparseWeights
 from hopfy.search._whole_rows import dense_top, dense_update, softmax_update
 
 __all__ = ["ExactIndex", "Top", "Update"]
+
+_TRIAL = 32
+"""Queries that show whether pruning helps, before the others follow."""
 
 
 class Update(NamedTuple):
@@ -47,8 +52,14 @@ class ExactIndex:
     r"""One exact Hopfield update :math:`q \leftarrow X^\top \hat y(\beta X q)` for many queries.
 
     Memories (N, D) and queries are taken in blocks, so memory use does not grow with N times M.
-    Every score that takes part in an answer is computed in float64, and what is left out is left out
+    Every score that takes part in an answer is computed in float64, and what is left out is ruled out
     by a bound that counts rounding: the answer does not depend on blocks, threads or bounds.
+
+    Args:
+        memories: (N, D), float32 or float64 (halves are widened); a NumPy array may be a memory map.
+            They are not copied: do not change them afterwards.
+        directions: principal directions whose bounds rule memories out before they are scored in
+            full; None chooses from the memories, 0 scores all of them.
 
     >>> import torch, hopfy
     >>> index = ExactIndex(torch.eye(3))
@@ -59,10 +70,18 @@ class ExactIndex:
     tensor([[1, 0]])
     """
 
-    def __init__(self, memories: Tensor) -> None:
+    def __init__(self, memories: Tensor, directions: int | None = None) -> None:
         self._memories, norms = as_memories(memories)
         self._compiled = runs_compiled(self._memories) and compiled("select") is not None
         self._plain = Plain(self._memories, norms)
+        self._principal = self._planned(directions) if self._compiled else None
+
+    def _planned(self, directions: int | None) -> Principal | None:
+        if directions is None:
+            return planned_bounds(self._memories)
+        if not isinstance(directions, int) or isinstance(directions, bool) or directions < 0:
+            raise ValueError(f"expected directions to be None or at least 0, got {directions!r}.")
+        return principal_bounds(self._memories, directions) if directions else None
 
     def __len__(self) -> int:
         return self._memories.shape[0]
@@ -70,6 +89,11 @@ class ExactIndex:
     @property
     def memories(self) -> Tensor:
         return self._memories
+
+    @property
+    def directions(self) -> int:
+        """Principal directions that rule memories out; 0 where the plain product is as good."""
+        return 0 if self._principal is None else self._principal.coarse
 
     @torch.no_grad()
     def update(self, queries: Tensor, omega: Omega, beta: float = 1.0) -> Update:
@@ -91,7 +115,8 @@ class ExactIndex:
             parts.append((places[rows], weights))
             left[places[rows]] = False
         rest = left.nonzero().squeeze(1)
-        parts.append((rest, self._dense_update(queries[rest], omega, beta)[1]))
+        if rest.numel():
+            parts.append((rest, self._dense_update(queries[rest], omega, beta)[1]))
         weights = SparseWeights.assemble(parts, len(self))
         states = weights.mix(self._memories)
         return Update(_spoil(states, queries), weights)
@@ -115,7 +140,8 @@ class ExactIndex:
                 scores[places[rows]], indices[places[rows]] = best_first(found, rows, k)
                 left[places[rows]] = False
         rest = (left & queries.isfinite().all(1)).nonzero().squeeze(1)
-        scores[rest], indices[rest] = dense_top(self._memories, queries[rest].double(), k)
+        if rest.numel():
+            scores[rest], indices[rest] = dense_top(self._memories, queries[rest].double(), k)
         return Top(scores, indices)
 
     def _can_sweep(self, goal: Goal) -> bool:
@@ -124,13 +150,24 @@ class ExactIndex:
     def _sweeps(self, queries: Tensor, goal: Goal) -> Iterator[tuple[Tensor, Found, Tensor]]:
         """Places in ``queries``, what was found for them, and which of those rows are complete."""
         wanted = queries.isfinite().all(1).nonzero().squeeze(1)
-        for places in torch.split(wanted, QUERIES):
+        if self._principal is not None:
+            left = []
+            for places in _with_a_trial(wanted):
+                if len(left) == 1 and 2 * left[0].numel() > _TRIAL:
+                    left.append(places)  # the trial showed that the bounds do not help here
+                    continue
+                places, found, rows = self._sweep(queries, places, goal, self._principal)
+                left.append(places[torch.from_numpy(found.status == select.GAVE_UP)])
+                yield places, found, rows
+            wanted = torch.cat(left) if left else wanted
+        for places in _in_blocks(wanted):
             yield self._sweep(queries, places, goal, self._plain)
 
     def _sweep(
         self, queries: Tensor, places: Tensor, goal: Goal, bounds: Bounds
     ) -> tuple[Tensor, Found, Tensor]:
-        found = sweep(self._memories, queries[places].double(), goal, bounds)
+        budget = None if bounds is self._plain else budget_for(self._memories)
+        found = sweep(self._memories, queries[places].double(), goal, bounds, budget)
         rows = torch.from_numpy(found.status == select.FINE).nonzero().squeeze(1)
         return places, found, rows
 
@@ -143,6 +180,15 @@ class ExactIndex:
         if not bool(finite.all()):
             weights = _without_rows(weights, ~finite)
         return _spoil(states, queries), weights
+
+
+def _with_a_trial(places: Tensor) -> list[Tensor]:
+    """A few queries first, then the rest in blocks."""
+    return [*_in_blocks(places[:_TRIAL]), *_in_blocks(places[_TRIAL:])]
+
+
+def _in_blocks(places: Tensor) -> Sequence[Tensor]:
+    return torch.split(places, QUERIES) if places.numel() else ()
 
 
 def _spoil(states: Tensor, queries: Tensor) -> Tensor:

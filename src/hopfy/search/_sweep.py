@@ -16,6 +16,7 @@ __all__ = ["QUERIES", "room_for", "sweep"]
 QUERIES = 1024
 """Queries per pass."""
 _ROOM = 4096
+_NO_LIMIT = 1 << 62
 
 
 def room_for(goal: Goal, memories: int) -> int:
@@ -28,8 +29,8 @@ def sweep(
 ) -> Found:
     """Candidates of ``queries`` (M, D) in float64, M at most `QUERIES`, under ``bounds``.
 
-    A query whose bounds would ask for more than ``budget`` exact scores gives up. Rows come back
-    with a status; the candidates of those with status `select.FINE` are complete.
+    A query whose bounds rule out so little that it exceeds ``budget`` (see `Search`) gives up. Rows
+    come back with a status; the candidates of those with status `select.FINE` are complete.
     """
     count, rows = memories.shape[0], queries.shape[0]
     left = bounds.left(queries)
@@ -40,7 +41,7 @@ def sweep(
         queries.numpy(),
         goal.reach,
         1e-12 if goal.ties else 0.0,
-        count if budget is None else budget,
+        _NO_LIMIT if budget is None else budget,
     )
     _run(left, bounds, search, found)
     return found
