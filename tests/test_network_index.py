@@ -53,22 +53,22 @@ def test_proofs_through_the_index_are_the_dense_ones(name: str, size: int) -> No
     memories[7] = memories[3]
     net = hopfy.HopfieldNetwork(memories, name, 1.0)
     with torch.no_grad():
-        index = net._index_for(memories)
-    assert index is not None
+        step = net._indexed_step(memories)
+    assert step is not None
     members = torch.stack([torch.randperm(200)[:size] for _ in range(150)])
-    best = index.top(memories, size).indices  # sets with a chance
+    best = step._index.top(memories, size).indices  # sets with a chance
     members = torch.cat((members, best))
     for beta in (0.02, 1.0, 50.0):
         betas = torch.full((members.shape[0],), beta, dtype=torch.float64)
-        found = IndexedStep(index, net.omega).prove(members, betas)
+        found = step.prove(members, betas)
         expected = hopfy.theory.proves_fixed_point(memories, members, net.omega, betas)
         assert torch.equal(found, expected)
 
 
 @pytest.mark.usefixtures("_indexed")
 def test_the_index_follows_memories_that_change() -> None:
-    memories = _low_rank(50, 8)
-    net = hopfy.HopfieldNetwork(memories, "sparsemax", 100.0)
+    memories = torch.nn.functional.normalize(_low_rank(50, 8), dim=-1)
+    net = hopfy.HopfieldNetwork(memories, "sparsemax", 1000.0)
     assert torch.equal(net.retrieve(memories).state[:1], memories[:1])
     with torch.no_grad():
         memories.mul_(-2.0)
@@ -99,13 +99,13 @@ def test_gradients_never_go_through_the_index() -> None:
     memories = _low_rank(50, 8).requires_grad_()
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 0.1)
     assert net.retrieve(memories.detach()[:9]).state.requires_grad
-    assert net._index is None
+    assert net._indexed is None
 
 
 def test_a_few_queries_do_not_pay_for_an_index() -> None:
     memories = torch.randn(5000, 16)
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 1.0)
     net.retrieve(memories[:3])
-    assert net._index is None
+    assert net._indexed is None
     net.retrieve(memories[:30])
-    assert net._index is not None
+    assert net._indexed is not None

@@ -70,7 +70,7 @@ class HopfieldNetwork:
         check_parameter(beta, BETA)
         self.beta = beta
         self.values = None if values is None else _checked_values(values, self.memories)
-        self._index: tuple[int, ExactIndex] | None = None
+        self._indexed: tuple[int, IndexedStep] | None = None
         self._rows_seen = 0
 
     def __repr__(self) -> str:
@@ -185,14 +185,10 @@ class HopfieldNetwork:
 
     def _stepper(self, queries: Tensor) -> Stepper:
         """Whatever computes the next update of these queries best."""
-        index = None if torch.is_grad_enabled() else self._index_for(queries)
-        return (
-            DenseStep(self.memories, self.omega)
-            if index is None
-            else IndexedStep(index, self.omega)
-        )
+        indexed = None if torch.is_grad_enabled() else self._indexed_step(queries)
+        return DenseStep(self.memories, self.omega) if indexed is None else indexed
 
-    def _index_for(self, queries: Tensor) -> ExactIndex | None:
+    def _indexed_step(self, queries: Tensor) -> IndexedStep | None:
         """An index of the memories, once enough queries have come to pay for building it."""
         memories = self.memories
         indexable = memories.device.type == "cpu" and memories.dtype in (
@@ -205,14 +201,14 @@ class HopfieldNetwork:
         if self.omega.margin == torch.inf and rows * memories.shape[0] <= _MANY_WEIGHTS:
             return None  # softmax streams at the price of its weights, which fit here
         version = 0 if memories.is_inference() else memories._version
-        if self._index is not None and self._index[0] == version:
-            return self._index[1]
+        if self._indexed is not None and self._indexed[0] == version:
+            return self._indexed[1]
         self._rows_seen += rows
         if self._rows_seen < memories.shape[1]:
             return None
-        index = ExactIndex(memories.detach())
-        self._index = (version, index)
-        return index
+        indexed = IndexedStep(ExactIndex(memories.detach()), self.omega)
+        self._indexed = (version, indexed)
+        return indexed
 
     def _prepared(self, queries: Tensor) -> tuple[Tensor, float | Tensor]:
         """Checked queries, and beta as a number or as a tensor (..., 1) beside them."""
@@ -268,7 +264,7 @@ class HopfieldNetwork:
             prove=lambda rows, members: self._prove(stepper, betas, shape, rows, members),
             energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
             max_steps=max_steps,
-            tolerance=tol * self._largest_norm(),
+            tolerance=tol * self._largest_norm(stepper),
         )
 
     def _prove(
@@ -300,8 +296,10 @@ class HopfieldNetwork:
             proven[own] = proves_fixed_point(batches[batch], members[own], self.omega, beta[own])
         return proven
 
-    def _largest_norm(self) -> float:
+    def _largest_norm(self, stepper: Stepper) -> float:
         """The scale against which movements are small."""
+        if isinstance(stepper, IndexedStep):
+            return stepper.largest_norm
         norms = torch.linalg.vector_norm(self.memories.detach(), dim=-1)
         return float(norms.max())
 
