@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "BETA",
     "ENTMAX_ALPHA",
     "NORMMAX_ALPHA",
     "SUBSET_SIZE",
     "Rule",
     "as_dim",
     "as_mask",
+    "as_memories",
     "as_parameter",
+    "as_queries",
     "as_scores",
     "as_weights",
     "check_parameter",
@@ -80,6 +83,52 @@ def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
         ) from None
 
 
+def as_memories(memories: object, name: str = "memories") -> Tensor:
+    """Return ``memories`` if it is a finite floating tensor (..., N, D) with N >= 1."""
+    memories = as_scores(memories, name)
+    if memories.ndim < 2:
+        raise ValueError(
+            f"expected {name} of shape (..., N, D), one pattern per row, got shape "
+            f"{tuple(memories.shape)}; add a dimension with {name}[None]."
+        )
+    if memories.shape[-2] == 0:
+        raise ValueError(
+            f"expected at least one pattern in {name}, got shape {tuple(memories.shape)}."
+        )
+    if values_can_be_read(memories) and not _all_finite(memories.detach()):
+        raise ValueError(
+            f"expected finite {name}, got NaN or infinity in them; remove those patterns."
+        )
+    return memories
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    # Extremes propagate NaN and infinity without a boolean copy of the whole tensor.
+    return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
+
+
+def as_queries(queries: object, memories: Tensor) -> Tensor:
+    """Return ``queries`` (..., D) if they fit the memories (..., N, D)."""
+    queries = as_scores(queries, "queries")
+    if queries.dtype != memories.dtype or queries.device != memories.device:
+        raise TypeError(
+            f"expected queries like the memories ({memories.dtype} on {memories.device}), got "
+            f"{queries.dtype} on {queries.device}; convert with queries.to(memories)."
+        )
+    batch, dimension = memories.shape[:-2], memories.shape[-1]
+    if queries.shape[-1] != dimension:
+        raise ValueError(
+            f"expected queries of shape (..., M, {dimension}) for memories of shape "
+            f"{tuple(memories.shape)}, got shape {tuple(queries.shape)}."
+        )
+    if batch and (queries.ndim < 2 or queries.shape[:-2] != batch):
+        raise ValueError(
+            f"expected queries of shape {(*batch, 'M', dimension)} for batched memories of shape "
+            f"{tuple(memories.shape)}, got shape {tuple(queries.shape)}."
+        )
+    return queries
+
+
 class Rule(NamedTuple):
     """What a map's parameter must satisfy; ``valid`` takes a number or a tensor."""
 
@@ -90,6 +139,7 @@ class Rule(NamedTuple):
 
 ENTMAX_ALPHA = Rule("alpha", ">= 1 (1 is softmax, 2 is sparsemax, inf is argmax)", lambda a: a >= 1)
 NORMMAX_ALPHA = Rule("alpha", "> 1 (inf is uniform over the best top set)", lambda a: a > 1)
+BETA = Rule("beta", "> 0 and finite", lambda b: (b > 0) & (b < float("inf")))
 SUBSET_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
 
 
