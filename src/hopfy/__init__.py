@@ -1,15 +1,18 @@
 """hopfy: sparse and structured Hopfield networks for PyTorch."""
 
 from hopfy import functional, structures, theory
+from hopfy.memory import AssociativeMemory, Recall
 from hopfy.network import HopfieldNetwork, Retrieval
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AssociativeMemory",
     "HopfieldNetwork",
     "Norm",
     "Omega",
+    "Recall",
     "Retrieval",
     "Shannon",
     "SparseMAP",

@@ -3,24 +3,26 @@ r"""Filling in the coordinates that a cue does not contain.
 Write a state as :math:`q = (c, u)`: the known coordinates c of the cue and free coordinates u. Two
 facts about the network's energy decide what to do.
 
-**Where to start.** At a low temperature :math:`E(q) \to -\max_i x_i^\top q + \frac12\|q\|^2`. With c held,
-the best u for pattern i is the pattern's own part :math:`x_{i,u}`, and what remains is to maximise
+**Where to start.** At a low temperature :math:`E(q) \to -\max_i x_i^\top q + \frac12\|q\|^2`.
+With c held, the best u for pattern i is the pattern's own part :math:`x_{i,u}`, and it remains to
+maximise
 
 .. math:: s_i = c^\top x_{i,c} + \tfrac12 \|x_{i,u}\|^2 .
 
-Among patterns of equal length this is, up to a constant, :math:`-\frac12 \|c - x_{i,c}\|^2`: the pattern
-that agrees best with what is known, and not the one that happens to have much mass there. With
-nothing free :math:`s = Xq`, the network's own scores. Of D coordinates only d are known, so the leads
-between scores shrink like d / D; the weights of the start are :math:`\hat y_\Omega(\beta \frac{D}{d} s)`,
-which asks of a cue the same lead per known coordinate as the whole network does.
+Among patterns of equal length this is, up to a constant, :math:`-\frac12 \|c - x_{i,c}\|^2`: the
+pattern that agrees best with what is known wins, not the one that happens to have much mass there.
+With nothing free :math:`s = Xq`, the network's own scores. Of D coordinates only d are known, so
+the leads between scores shrink like d / D; the weights of the start are
+:math:`\hat y_\Omega(\beta \frac{D}{d} s)`, which asks of a cue the same lead per known coordinate
+as the whole network does.
 
-**How to go on.** The energy is a convex quadratic minus a convex function. Its CCCP step on the set of
-states that contain c is the usual update in the free coordinates alone,
+**How to go on.** The energy is a convex quadratic minus a convex function. Its CCCP step on the set
+of states that contain c is the usual update in the free coordinates alone,
 :math:`u \leftarrow (X^\top \hat y_\Omega(\beta X q))_u`, and never raises the energy.
 
-A cue that settles is released: the whole network continues from there, and only the whole network's
-proof counts. For an undamaged part of a pattern, :math:`c = x_{i,c}`, a one-hot start gives
-:math:`q = x_i`, and the proof is the one of the complete pattern: :math:`\Delta_i \ge m / \beta`.
+A cue that settles is released: the whole network continues from there, and only the whole
+network's proof counts. For an undamaged part of a pattern, :math:`c = x_{i,c}`, a one-hot start
+gives :math:`q = x_i`, and the proof is that of the complete pattern: :math:`\Delta_i \ge m/\beta`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._blocks import blocks
+from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
 
 __all__ = ["fill"]
@@ -51,16 +54,17 @@ def fill(
     """
     held = cues.masked_fill(~known, 0.0)
     share = known.shape[1] / known.sum(-1, keepdim=True).clamp_min(1)
-    weights = omega(beta * share.to(rows.dtype) * _start_scores(held, known, rows))
-    states = torch.where(known, held, weights @ rows)
+    scores = _start_scores(held, known, rows)
+    weights = SparseRows.from_dense(omega(scores.mul_(beta * share.to(rows.dtype))))
+    states = torch.where(known, held, weights.matmul(rows))
     # A one-hot start is what the released network checks next: it needs no clamped update.
-    active = ((weights != 0).sum(-1) > 1).nonzero().flatten()
+    active = (weights.counts > 1).nonzero().flatten()
     tolerance = torch.finfo(rows.dtype).eps ** 0.75
     for _ in range(max_steps):
         if active.numel() == 0:
             break
         before = states[active]
-        moved = omega(beta * (before @ rows.T)) @ rows
+        moved = SparseRows.from_dense(omega(beta * (before @ rows.T))).matmul(rows)
         after = torch.where(known[active], held[active], moved)
         states[active] = after
         step = torch.linalg.vector_norm(after - before, dim=-1)

@@ -13,7 +13,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._atomic import replacing
+from hopfy.memory._blocks import blocks
 
-__all__ = ["StoredFile", "write"]
+__all__ = ["StoredFile", "Streamed", "write"]
 
 FORMAT = "hopfy.AssociativeMemory"
 VERSION = 1
@@ -48,30 +49,56 @@ _ALIGN = 64
 _LARGEST_HEADER = 1 << 20
 
 
+@dataclass(frozen=True)
+class Streamed:
+    """A tensor that comes in blocks of rows and is never held whole."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    rows: Iterable[Tensor]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Streamed:
+        row = tensor[:1].numel() * tensor.element_size()
+        size = max(1, _CHUNK // max(1, row))
+        return cls(tensor.dtype, tuple(tensor.shape), blocks(tensor.detach(), size))
+
+
 def write(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    path: str | os.PathLike[str], tensors: Mapping[str, Streamed], settings: Mapping[str, Any]
 ) -> None:
-    """Write tensors and settings to ``path``, atomically and without a second copy in memory."""
+    """Write tensors and settings to ``path``, atomically and a block at a time."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
-            raise TypeError(f"expected {name} of a dtype among {sorted(_NAMES.values(), key=str)}.")
+            known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
+            raise TypeError(f"expected {name} of a dtype among {known}, got {tensor.dtype}.")
     # Widest first: every tensor then starts at a multiple of its own item size.
-    ordered = dict(sorted(tensors.items(), key=lambda pair: -pair[1].element_size()))
+    ordered = dict(sorted(tensors.items(), key=lambda pair: -pair[1].dtype.itemsize))
     digests = dict.fromkeys(ordered, _BLANK)
     with replacing(path) as file:
         file.write(_header(ordered, settings, digests))
         for name, tensor in ordered.items():
-            digest = hashlib.sha256()
-            for chunk in _bytes_of(tensor):
-                digest.update(chunk)
-                file.write(chunk)
-            digests[name] = digest.hexdigest()
+            digests[name] = _write_rows(file, name, tensor)
         file.seek(0)
         file.write(_header(ordered, settings, digests))
 
 
+def _write_rows(file: BinaryIO, name: str, tensor: Streamed) -> str:
+    """Write the rows and return the checksum of their bytes."""
+    digest, count = hashlib.sha256(), 0
+    for block in tensor.rows:
+        # NumPy has no bfloat16: bytes need no dtype.
+        chunk = block.to("cpu", tensor.dtype).contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(chunk.data)
+        file.write(chunk.data)
+        count += block.shape[0]
+    if count != tensor.shape[0]:
+        raise ValueError(f"expected {tensor.shape[0]} rows of {name}, got {count}.")
+    return digest.hexdigest()
+
+
 def _header(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], digests: Mapping[str, str]
+    tensors: Mapping[str, Streamed], settings: Mapping[str, Any], digests: Mapping[str, str]
 ) -> bytes:
     """The length prefix and the JSON header, padded with spaces; its size depends on no digest."""
     metadata = {
@@ -84,7 +111,7 @@ def _header(
     content: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
+        size = math.prod(tensor.shape) * tensor.dtype.itemsize
         content[name] = {
             "dtype": _NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -100,14 +127,6 @@ def _packed(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content).encode()
     text += b" " * (-(len(text) + 8) % _ALIGN)
     return len(text).to_bytes(8, "little") + text
-
-
-def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    flat = tensor.detach().reshape(-1)
-    step = _CHUNK // tensor.element_size()
-    for start in range(0, flat.numel(), step):
-        piece = flat[start : start + step].cpu().contiguous().view(torch.uint8)
-        yield piece.numpy().data
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hopfy.memory._arrays import ArrayLike, in_kind_of
 from hopfy.memory._store import Contents
-from hopfy.network import Kind, SparseRows
+from hopfy.network import Kind
+from hopfy.network._sparse_rows import SparseRows
 
 __all__ = ["Found", "Recall"]
 
@@ -62,7 +63,8 @@ class Recall:
             return f"pattern {int(ids[0])}, exactly, {proof}."
         if kind is Kind.METASTABLE:
             named = ", ".join(
-                f"{i} ({w:.0%})" for i, w in zip(ids[:3].tolist(), weights[:3].tolist(), strict=True)
+                f"{i} ({w:.0%})"
+                for i, w in zip(ids[:3].tolist(), weights[:3].tolist(), strict=True)
             )
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
             return f"a mixture of {len(ids)} stored patterns: {named}{more}."
@@ -95,7 +97,7 @@ class Found:
         rows, weights = queries.shape[:-1], self.weights
 
         def out(tensor: Tensor, *tail: int) -> Any:
-            return in_kind_of(tensor.reshape(*rows, *tail), question)
+            return in_kind_of(tensor.reshape((*rows, *tail)), question)
 
         values = None
         if contents.values is not None:
@@ -134,14 +136,16 @@ def _vote(weights: SparseRows, values: Tensor) -> Tensor:
     counts = torch.bincount(pairs // choices.shape[0], minlength=weights.rows)
     offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     ballots = SparseRows(offsets, pairs % choices.shape[0], shares, choices.shape[0])
-    return choices[ballots.indices[_largest(ballots, shares)]]
+    elected: Tensor = choices[ballots.indices[_largest(ballots, shares)]]
+    return elected
 
 
 def _largest(rows: SparseRows, weights: Tensor) -> Tensor:
     """The entry with the largest weight of each row, the first of equals."""
     by_weight = weights.argsort(descending=True, stable=True)
     by_row = rows.row_of_entry[by_weight].argsort(stable=True)
-    return by_weight[by_row][rows.offsets[:-1]]
+    first: Tensor = by_weight[by_row][rows.offsets[:-1]]
+    return first
 
 
 def _as_row(query: int, count: int) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from hopfy.memory._lift import lifted, radius_for
 from hopfy.memory._separations import Separations
 
 __all__ = ["Contents", "Snapshot", "Store"]
+
+T = TypeVar("T")
 
 _BLOCK = 1 << 14
 
@@ -47,7 +49,8 @@ class Snapshot:
     def __init__(self, contents: Contents, inherited: Separations) -> None:
         self.contents = contents
         self._separations = inherited
-        self._lock = threading.Lock()
+        self._derived: dict[str, Any] = {}
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return self.contents.rows.shape[0]
@@ -59,6 +62,13 @@ class Snapshot:
             if done.delta.numel() < len(self) or bool(done.delta.isnan().any()):
                 self._separations = done.extended(self.contents.rows)
             return self._separations
+
+    def derived(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` gives for this snapshot, made once."""
+        with self._lock:
+            if name not in self._derived:
+                self._derived[name] = make()
+            return self._derived[name]  # type: ignore[no-any-return]
 
     @property
     def separations_so_far(self) -> Separations:
