@@ -154,7 +154,7 @@ def _assemble(
 ) -> SparseRows | Tensor | None:
     sparse = [(places, part) for places, part in kept if isinstance(part, SparseRows)]
     if sparse:
-        return SparseRows.assemble(sparse, sparse[0][1].columns)
+        return SparseRows.assemble(sparse)
     dense = [(places, part) for places, part in kept if isinstance(part, Tensor)]
     if not dense:
         return None

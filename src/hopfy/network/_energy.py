@@ -9,7 +9,8 @@ Written out, Eq. 8 is a difference of terms of size :math:`M^2`. With the update
 three terms that are never negative. :math:`y_0 = \hat y_\Omega(0)`, the point where :math:`\Omega`
 is least, is the base point: :math:`\mathbf 1 / N` for every generalized negentropy, as in the
 paper, and k/N each for k-subsets. :math:`R` bounds the norm of a state: the largest pattern norm
-:math:`M` for maps onto the simplex, the sum of the k largest norms for k-subsets. So :math:`E \ge 0` for *every* query, not only in the convex hull, and for structures too.
+:math:`M` for maps onto the simplex, the sum of the k largest norms for k-subsets. So
+:math:`E \ge 0` for *every* query, not only in the convex hull, and for structures too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ r"""Gradients through a fixed point, by the implicit function theorem.
 
 At :math:`q = f(q)`, :math:`f(q) = X^\top \hat y_\Omega(\beta X q)`, a cotangent v for q turns into
 the solution g of :math:`(I - J) g = v`, :math:`J = \partial f / \partial q = \beta X^\top H X`. H
-is the Hessian of :math:`\Omega^*`, so J is symmetric and :math:`I - J` is the Hessian of the energy:
+is the Hessian of :math:`\Omega^*`, so J is symmetric and :math:`I - J` is the energy's Hessian:
 positive definite at a strict local minimum. Conjugate gradients solve the system with one product
 per step; at an exactly retrieved pattern J = 0 and the first step is the answer.
 """

@@ -80,7 +80,8 @@ class HopfieldNetwork:
         For regularisers on the simplex :math:`y_0 = \mathbf 1/N` and :math:`R = M`, the largest
         pattern norm. For structures :math:`y_0 = \hat y_\Omega(0)` (k/N each for k-subsets) and R
         is the sum of the k largest norms. The energy is never negative and never rises along
-        updates. It is computed in float64 from non-negative terms and returned in the queries' dtype.
+        updates. It is computed in float64 from non-negative terms, then cast to the queries'
+        dtype.
 
         >>> import torch, hopfy
         >>> net = hopfy.HopfieldNetwork(torch.eye(2), omega="sparsemax", beta=2.0)
@@ -88,11 +89,12 @@ class HopfieldNetwork:
         tensor([0.1250, 0.2500])
         """
         queries, beta = self._prepared(queries)
-        if self._row_by_row and not torch.is_grad_enabled():
+        if not self._row_by_row or self._differentiable(queries):
+            return energy(queries, self.memories, self.omega, beta)
+        with torch.no_grad():
             parts = self._parts_of_queries(queries, beta)
             flat = [energy(part, self.memories, self.omega, b) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
-        return energy(queries, self.memories, self.omega, beta)
 
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
@@ -122,7 +124,8 @@ class HopfieldNetwork:
         tensor([0.7500, 0.2500])
         """
         queries, beta = self._prepared(queries)
-        return self._stepper().step(queries * beta).states.reshape(queries.shape)
+        with torch.set_grad_enabled(self._differentiable(queries)):
+            return self._stepper().step(queries * beta).states.reshape(queries.shape)
 
     def retrieve(
         self,
@@ -152,7 +155,7 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         _check_options(max_steps, tol, gradient)
-        differentiable = torch.is_grad_enabled() and self._requires_grad(queries)
+        differentiable = self._differentiable(queries)
         with torch.set_grad_enabled(differentiable and gradient == "unrolled"):
             rules = self._rules(queries, beta, max_steps, tol, trace)
             outcome = iterate(queries.reshape(-1, queries.shape[-1]), rules)
@@ -195,7 +198,10 @@ class HopfieldNetwork:
             return [(part, beta) for part in flat]
         return list(zip(flat, torch.split(beta.reshape(-1, 1), size), strict=True))
 
-    def _requires_grad(self, queries: Tensor) -> bool:
+    def _differentiable(self, queries: Tensor) -> bool:
+        """Whether anybody will ask for a gradient."""
+        if not torch.is_grad_enabled():
+            return False
         parameters = [self.beta, self.values, *vars(self.omega).values()]
         tensors = [queries, self.memories, *(p for p in parameters if isinstance(p, Tensor))]
         return any(tensor.requires_grad for tensor in tensors)

@@ -39,17 +39,18 @@ class SparseRows:
         return cls(_offsets(counts), indices, weights[row, indices], weights.shape[1])
 
     @classmethod
-    def assemble(cls, parts: Sequence[tuple[Tensor, SparseRows]], columns: int) -> SparseRows:
+    def assemble(cls, parts: Sequence[tuple[Tensor, SparseRows]]) -> SparseRows:
         """Join parts whose rows go to the given places, which together are 0 .. rows - 1."""
         order = torch.cat([places for places, _ in parts]).argsort()
-        counts = torch.cat([part.counts for _, part in parts])
-        stacked = cls(
-            _offsets(counts),
-            torch.cat([part.indices for _, part in parts]),
-            torch.cat([part.values for _, part in parts]),
-            columns,
-        )
-        return stacked.take(order)
+        return cls.stack([part for _, part in parts]).take(order)
+
+    @classmethod
+    def stack(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """One matrix below the other."""
+        counts = torch.cat([part.counts for part in parts])
+        indices = torch.cat([part.indices for part in parts])
+        values = torch.cat([part.values for part in parts])
+        return cls(_offsets(counts), indices, values, parts[0].columns)
 
     @property
     def rows(self) -> int:

@@ -14,6 +14,7 @@ prunes implements the same two methods; its supports must be identical to the de
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -24,6 +25,9 @@ from hopfy.omega import Omega
 from hopfy.theory import proves_fixed_point
 
 __all__ = ["DenseStep", "Step", "Stepper"]
+
+# Scores held at once when no gradient is needed.
+_BLOCK = 1 << 25
 
 
 class Step(NamedTuple):
@@ -61,10 +65,18 @@ class DenseStep:
         self._omega = omega
 
     def step(self, scaled_queries: Tensor) -> Step:
+        size = max(1, _BLOCK // self._memories.shape[-2])
+        if scaled_queries.ndim > 2 or scaled_queries.shape[0] <= size or torch.is_grad_enabled():
+            return self._step(scaled_queries)
+        starts = range(0, scaled_queries.shape[0], size)
+        steps = [self._step(scaled_queries[start : start + size]) for start in starts]
+        weights = [step.weights for step in steps if step.weights is not None]
+        return Step(torch.cat([step.states for step in steps]), _stack(weights))
+
+    def _step(self, scaled_queries: Tensor) -> Step:
         weights = self._omega(scaled_queries @ self._memories.mT)
-        states = weights @ self._memories
+        states = (weights @ self._memories).reshape(-1, self._memories.shape[-1])
         weights = weights.reshape(-1, weights.shape[-1])
-        states = states.reshape(-1, states.shape[-1])
         if self._omega.margin == torch.inf:
             return Step(states, weights)
         return Step(states, SparseRows.from_dense(weights))
@@ -73,3 +85,10 @@ class DenseStep:
         if self._memories.ndim > 2:  # each row of `members` would need its own batch of memories
             return torch.zeros(members.shape[0], dtype=torch.bool, device=members.device)
         return proves_fixed_point(self._memories.detach(), members, self._omega, beta)
+
+
+def _stack(weights: Sequence[SparseRows | Tensor]) -> SparseRows | Tensor:
+    sparse = [part for part in weights if isinstance(part, SparseRows)]
+    if not sparse:
+        return torch.cat([part for part in weights if isinstance(part, Tensor)])
+    return SparseRows.stack(sparse)
