@@ -199,7 +199,7 @@ class AssociativeMemory:
                 part = slice(start, start + size)
                 own = None if flat_mask is None else flat_mask[part]
                 parts.append(_find(flat[part], own, network, contents, max_steps))
-        found = _joined(parts, len(snapshot), contents.rows)
+        found = _joined(parts, contents.rows)
         return found.answer(contents, cues, queries)
 
     def predict(self, queries: ArrayLike, known: ArrayLike | None = None) -> Any:
@@ -402,32 +402,44 @@ def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:
 def _find(
     cues: Tensor, known: Tensor | None, network: HopfieldNetwork, contents: Contents, max_steps: int
 ) -> Found:
+    incomplete = cues.new_zeros(cues.shape[0]).bool() if known is None else ~known.all(-1)
     if contents.radius is not None:
         # The cue says nothing about the lift.
         known = torch.ones_like(cues, dtype=torch.bool) if known is None else known
         cues = torch.nn.functional.pad(cues, (0, 1))
         known = torch.nn.functional.pad(known, (0, 1), value=False)
-    if known is not None:
-        cues = fill(cues, known, contents.rows, network.omega, float(network.beta), max_steps)
-    result = network.retrieve(cues, max_steps=max_steps)
+    if known is None:
+        return _retrieved(network, cues, max_steps)
+    filled = fill(cues, known, contents.rows, network.omega, float(network.beta), max_steps)
+    mixed = incomplete & (filled.weights.counts > 1)
+    if not bool(mixed.any()):
+        return _retrieved(network, filled.states, max_steps)
+    released, held = (~mixed).nonzero().flatten(), mixed.nonzero().flatten()
+    found = _retrieved(network, filled.states[released], max_steps)
+    return found.with_mixtures(released, filled.weights.take(held), held, filled.settled[held])
+
+
+def _retrieved(network: HopfieldNetwork, states: Tensor, max_steps: int) -> Found:
+    result = network.retrieve(states, max_steps=max_steps)
     weights = result.support
-    if weights is None:
+    if weights is None and states.shape[0]:
         weights = SparseRows.from_dense(result.weights)
+    if weights is None:
+        return _nothing(network.memories)
     return Found(weights, result.certified, tuple(result.kind), result.steps)
 
 
-def _joined(parts: list[Found], columns: int, like: Tensor) -> Found:
+def _nothing(rows: Tensor) -> Found:
+    zero = torch.zeros(0, dtype=torch.int64, device=rows.device)
+    nothing = SparseRows(zero.new_zeros(1), zero, rows.new_zeros(0), rows.shape[0])
+    return Found(nothing, zero.bool(), (), zero)
+
+
+def _joined(parts: list[Found], rows: Tensor) -> Found:
     if not parts:
-        zero = torch.zeros(0, dtype=torch.int64, device=like.device)
-        nothing = SparseRows(zero.new_zeros(1), zero, like.new_zeros(0), columns)
-        return Found(nothing, zero.bool(), (), zero)
-    places = torch.arange(sum(len(part.kinds) for part in parts), device=like.device)
-    split, start = [], 0
-    for part in parts:
-        split.append((places[start : start + len(part.kinds)], part.weights))
-        start += len(part.kinds)
+        return _nothing(rows)
     return Found(
-        SparseRows.assemble(split, columns),
+        SparseRows.stack([part.weights for part in parts]),
         torch.cat([part.certified for part in parts]),
         tuple(kind for part in parts for kind in part.kinds),
         torch.cat([part.steps for part in parts]),

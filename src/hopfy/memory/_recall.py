@@ -32,7 +32,8 @@ class Recall:
             exact fixed point of the whole network and that finitely many steps led to it (Prop. 2).
         kinds: one `Kind` per query in row-major order; their values are sentences.
         sizes: (...) int64, how many patterns have a positive weight.
-        steps: (...) int64, updates of the whole network.
+        steps: (...) int64, updates of the whole network; 0 for an incomplete cue that fits several
+            patterns.
     """
 
     patterns: Any
@@ -92,6 +93,22 @@ class Found:
     certified: Tensor
     kinds: tuple[Kind, ...]
     steps: Tensor
+
+    def with_mixtures(
+        self, places: Tensor, mixtures: SparseRows, others: Tensor, settled: Tensor
+    ) -> Found:
+        """These rows at ``places``, and at the ``others`` cues that were never released."""
+        order = torch.cat([places, others]).argsort()
+        kinds = [
+            *self.kinds,
+            *(Kind.METASTABLE if done else Kind.MOVING for done in settled.tolist()),
+        ]
+        return Found(
+            SparseRows.stack([self.weights, mixtures]).take(order),
+            torch.cat([self.certified, torch.zeros_like(settled)])[order],
+            tuple(kinds[row] for row in order.tolist()),
+            torch.cat([self.steps, torch.zeros_like(others)])[order],
+        )
 
     def answer(self, contents: Contents, queries: Tensor, question: ArrayLike) -> Recall:
         rows, weights = queries.shape[:-1], self.weights

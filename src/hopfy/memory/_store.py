@@ -24,6 +24,7 @@ __all__ = ["Contents", "Snapshot", "Store"]
 T = TypeVar("T")
 
 _BLOCK = 1 << 14
+_LARGEST_ID = 1 << 62
 
 
 class Contents(NamedTuple):
@@ -183,8 +184,9 @@ class Store:
                 f"expected one id for each of the {count} patterns, got {ids.numel()}."
             )
         wanted = ids.tolist()
-        if any(one < 0 for one in wanted):
-            raise ValueError(f"expected ids >= 0, got {min(wanted)}.")
+        outside = [one for one in wanted if not 0 <= one < _LARGEST_ID]
+        if outside:
+            raise ValueError(f"expected ids from 0 to 2**62 - 1, got {outside[0]}.")
         places = self._places()
         again = [one for one, times in Counter(wanted).items() if times > 1 or one in places]
         if again:
