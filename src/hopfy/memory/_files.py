@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
-from hopfy.memory._blocks import blocks
+from hopfy.memory._blocks import light_blocks
 from hopfy.memory._format import StoredFile, Streamed, write
 from hopfy.memory._lift import lifted, radius_for
 from hopfy.memory._separations import Separations
@@ -20,7 +20,7 @@ from hopfy.memory._store import Contents, Snapshot, Store
 
 __all__ = ["Opened", "open_store", "save_snapshot", "verify_rows", "write_chunks"]
 
-_ROWS = 1 << 14
+_ROWS = 1 << 12
 
 
 class Opened(NamedTuple):
@@ -141,7 +141,7 @@ def verify_rows(file: StoredFile) -> None:
     for name in ("rows", "values"):
         if name in file.entries:
             file.verify(name)
-    for block in blocks(file.tensor("rows"), _ROWS):
+    for block in light_blocks(file.tensor("rows")):
         try:
             check_finite(block, "patterns")
         except ValueError:

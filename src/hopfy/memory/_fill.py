@@ -21,7 +21,8 @@ fills the gap: :math:`u = x_{i,u}`. If several are left, they compete with the c
 is a convex quadratic minus a convex function, and its CCCP step on the states that contain c is the
 usual update in the free coordinates alone, over the patterns that are left,
 :math:`u \leftarrow (X^\top \hat y_\Omega(\beta X q))_u`. It never raises their energy, and mostly
-decides for the one that fits better. Where the known part cannot decide, the mixture is the answer, and is not certified.
+decides for the one that fits better. Where the known part cannot decide, the mixture is the answer,
+and is not certified.
 
 A cue that has decided is released: the whole network continues from there, and only the whole
 network's proof counts. For an undamaged part of a pattern, :math:`c = x_{i,c}`, the released state
@@ -35,13 +36,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy.memory._blocks import blocks
+from hopfy.memory._blocks import blocks, light_blocks
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
 
 __all__ = ["Filled", "fill", "weights_within_margin"]
 
-_ROWS = 1 << 14
 # Numbers held at once while cues decide between their candidates.
 _ENTRIES = 1 << 23
 
@@ -161,10 +161,11 @@ def _start_scores(held: Tensor, known: Tensor, rows: Tensor) -> Tensor:
     if bool((known == known[:1]).all()):
         free = ~known[0]
         only = free.nonzero().flatten()
-        half = [block[:, only].square().sum(-1) / 2 for block in blocks(rows, _ROWS)]
+        half = [block[:, only].square().sum(-1) / 2 for block in light_blocks(rows)]
         return scores + torch.cat(half)
     free = (~known).to(rows.dtype)
-    for start in range(0, rows.shape[0], _ROWS):
-        squares = rows[start : start + _ROWS].square()
-        scores[:, start : start + _ROWS] += free @ squares.T / 2
+    start = 0
+    for block in light_blocks(rows):
+        scores[:, start : start + block.shape[0]] += free @ block.square().T / 2
+        start += block.shape[0]
     return scores

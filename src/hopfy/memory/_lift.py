@@ -17,16 +17,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy.memory._blocks import blocks
+from hopfy.memory._blocks import light_blocks
 
 __all__ = ["lifted", "radius_for", "squared_lengths"]
-
-_BLOCK = 1 << 16
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
     """Squared lengths (N,) in float64, a block of rows at a time."""
-    parts = [block.double().square().sum(-1) for block in blocks(rows, _BLOCK)]
+    parts = [block.double().square().sum(-1) for block in light_blocks(rows)]
     return torch.cat(parts) if parts else rows.new_zeros(0, dtype=torch.float64)
 
 

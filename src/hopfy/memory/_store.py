@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from hopfy.memory._blocks import blocks
+from hopfy.memory._blocks import light_blocks
 from hopfy.memory._growing import Growing
 from hopfy.memory._lift import lifted, radius_for
 from hopfy.memory._separations import Separations
@@ -23,7 +23,6 @@ __all__ = ["Contents", "Snapshot", "Store"]
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 14
 _LARGEST_ID = 1 << 62
 
 
@@ -218,5 +217,5 @@ class Store:
 
 
 def _lifted_blocks(patterns: Tensor, radius: float | None) -> Iterator[Tensor]:
-    for block in blocks(patterns, _BLOCK):
+    for block in light_blocks(patterns):
         yield block if radius is None else lifted(block, radius)
