@@ -63,7 +63,7 @@ def iterate(queries: Tensor, rules: Rules) -> Outcome:
         if active.numel() == 0:
             break
         old = outcome.states[active]
-        step = rules.advance(outcome.states, active)
+        step = _spoil(rules.advance(outcome.states, active), old)
         outcome.states = outcome.states.index_copy(0, active, step.states)
         if rules.energy is not None:
             outcome.energies.append(rules.energy(outcome.states))
@@ -91,6 +91,14 @@ def _blank(queries: Tensor) -> Outcome:
         size=numbers.clone(),
         pattern=numbers - 1,
     )
+
+
+def _spoil(step: Step, old: Tensor) -> Step:
+    """NaN or infinity in a query makes its state NaN, whatever the map made of it."""
+    lost = ~old.detach().isfinite().all(-1, keepdim=True)
+    if not bool(lost.any()):
+        return step
+    return step._replace(states=torch.where(lost, torch.nan, step.states))
 
 
 def _judge(outcome: Outcome, active: Tensor, old: Tensor, step: Step, rules: Rules) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hopfy.omega import Omega, SparseMAP
+from hopfy.structures import KSubsets
 
 __all__ = ["Energy", "energy", "energy_parts", "varies_between_rows"]
 
@@ -44,21 +45,21 @@ def energy(queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor
         weights = omega(scores)
         base = _base_point(omega, scores)
         update = _weighted_sum(weights, memories)
-        spread = (omega.value(weights) - omega.value(base)).clamp_min(0) / _flat(beta)
+        spread = _rise(omega, scores, weights, base).clamp_min(0) / _flat(beta)
         radius = _radius(omega, memories)
         norm = torch.linalg.vector_norm(update, dim=-1)
         room = ((radius - norm) * (radius + norm)).clamp_min(0) / 2
         value = spread + (wide - update).square().sum(-1) / 2 + room
     if torch.is_grad_enabled():
-        value = _with_gradient_of(value, _plain(wide, scores, base, omega, memories, beta))
+        value = _with_gradient_of(value, _plain(wide, scores, omega, memories, beta))
     return value.to(queries.dtype)  # type: ignore[no-any-return]
 
 
 def _plain(
-    wide: Tensor, scores: Tensor, base: Tensor, omega: Omega, memories: Tensor, beta: float | Tensor
+    wide: Tensor, scores: Tensor, omega: Omega, memories: Tensor, beta: float | Tensor
 ) -> Tensor:
-    r""":math:`-(\Omega^*(\beta X q) + \Omega(y_0))/\beta + (\|q\|^2 + R^2)/2`: right gradients."""
-    conjugate = omega.conjugate(scores) + omega.value(base)
+    r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + (\|q\|^2 + R^2)/2`: right gradients."""
+    conjugate = omega.conjugate(scores) - omega.conjugate(_origin(omega, scores))
     radius = _radius(omega, memories)
     return -conjugate / _flat(beta) + (wide.square().sum(-1) + radius.square()) / 2
 
@@ -73,7 +74,7 @@ def energy_parts(queries: Tensor, memories: Tensor, omega: Omega, beta: float | 
     scores = _times_memories(wide * beta, memories)
     base = _base_point(omega, scores)
     together = base.ndim > 1 or memories.ndim == 2
-    concave = -omega.loss(scores, base) / _flat(beta)
+    concave = -_loss(omega, scores, base) / _flat(beta)
     mean = _weighted_sum(base if together else base.unsqueeze(0), memories)
     radius = _radius(omega, memories)
     norm = torch.linalg.vector_norm(mean, dim=-1)
@@ -90,8 +91,33 @@ def varies_between_rows(omega: Omega) -> bool:
 
 
 def _base_point(omega: Omega, scores: Tensor) -> Tensor:
+    return omega(_origin(omega, scores))
+
+
+def _origin(omega: Omega, scores: Tensor) -> Tensor:
     shape = scores.shape if varies_between_rows(omega) else scores.shape[-1:]
-    return omega(scores.new_zeros(shape))
+    return scores.new_zeros(shape)
+
+
+def _has_factors(omega: Omega) -> bool:
+    """Whether the regulariser may hold more than its value at the weights: scores on factors."""
+    return isinstance(omega, SparseMAP) and not isinstance(omega.structure, KSubsets)
+
+
+def _rise(omega: Omega, scores: Tensor, weights: Tensor, base: Tensor) -> Tensor:
+    r""":math:`\Omega(\hat y) - \Omega(y_0)`, never negative."""
+    if not _has_factors(omega):
+        return omega.value(weights) - omega.value(base)
+    origin = omega.conjugate(_origin(omega, scores))
+    return (scores * weights).sum(-1) - omega.conjugate(scores) + origin
+
+
+def _loss(omega: Omega, scores: Tensor, base: Tensor) -> Tensor:
+    r""":math:`L_\Omega(\theta; y_0) = \Omega^*(\theta) - \Omega^*(0) - \theta^\top y_0`."""
+    if not _has_factors(omega):
+        return omega.loss(scores, base)
+    origin = omega.conjugate(_origin(omega, scores))
+    return omega.conjugate(scores) - origin - (scores * base).sum(-1)
 
 
 def _radius(omega: Omega, memories: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def attach_implicit_gradient(state: Tensor, update: Callable[[Tensor], Tensor]) 
         return product
 
     result.register_hook(  # type: ignore[no-untyped-call]
-        lambda cotangent: _solve(jacobian_times, cotangent)
+        lambda cotangent: None if cotangent is None else _solve(jacobian_times, cotangent)
     )
     return result
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, as_memories, as_queries, check_parameter
+from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts, varies_between_rows
 from hopfy.network._implicit import attach_implicit_gradient
@@ -59,7 +59,7 @@ class HopfieldNetwork:
         *,
         values: Tensor | None = None,
     ) -> None:
-        self.memories = as_memories(memories)
+        self.memories = as_patterns(memories)
         self.omega = omega_from(omega)
         check_parameter(beta, BETA)
         self.beta = beta
@@ -125,13 +125,16 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         with torch.set_grad_enabled(self._differentiable(queries)):
-            return self._stepper().step(queries * beta).states.reshape(queries.shape)
+            scaled = queries * beta
+            if self._row_by_row:
+                scaled = scaled.reshape(-1, scaled.shape[-1])
+            return self._stepper().step(scaled).states.reshape(queries.shape)
 
     def retrieve(
         self,
         queries: Tensor,
         *,
-        max_steps: int = 50,
+        max_steps: int = 200,
         tol: float | None = None,
         trace: bool = False,
         gradient: Gradient = "unrolled",
@@ -177,7 +180,7 @@ class HopfieldNetwork:
 
     def _prepared(self, queries: Tensor) -> tuple[Tensor, float | Tensor]:
         """Checked queries, and beta as a number or as a tensor (..., 1) beside them."""
-        queries = as_queries(queries, self.memories)
+        queries = as_states(queries, self.memories)
         beta = self.beta
         if not isinstance(beta, Tensor) or beta.ndim == 0:
             return queries, beta
@@ -319,7 +322,7 @@ def _check_options(max_steps: int, tol: float | None, gradient: str) -> None:
 
 
 def _checked_values(values: object, memories: Tensor) -> Tensor:
-    values = as_memories(values, "values")
+    values = as_patterns(values, "values")
     if values.shape[:-1] != memories.shape[:-1]:
         raise ValueError(
             f"expected one row of values per pattern, shape {(*memories.shape[:-1], 'E')}, "

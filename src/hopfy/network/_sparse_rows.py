@@ -82,11 +82,12 @@ class SparseRows:
         zeros = self.values.new_zeros(self.rows, self.columns)
         return zeros.index_put((self.row_of_entry, self.indices), self.values)
 
-    def to_sparse_csr(self) -> Tensor:
-        """The same as a `torch.sparse_csr` tensor."""
-        return torch.sparse_csr_tensor(
-            self.offsets, self.indices, self.values, (self.rows, self.columns)
-        )
+    def to_sparse(self) -> Tensor:
+        """The same as a sparse (coordinate) tensor of torch."""
+        places = torch.stack((self.row_of_entry, self.indices))
+        return torch.sparse_coo_tensor(
+            places, self.values, (self.rows, self.columns), check_invariants=True
+        ).coalesce()
 
     def matmul(self, table: Tensor) -> Tensor:
         """``dense() @ table`` that touches only the rows of the table in the support.

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from hopfy.network._energy import varies_between_rows
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
 from hopfy.theory import proves_fixed_point
@@ -63,10 +64,12 @@ class DenseStep:
     def __init__(self, memories: Tensor, omega: Omega) -> None:
         self._memories = memories
         self._omega = omega
+        self._rows_are_alike = memories.ndim == 2 and not varies_between_rows(omega)
 
     def step(self, scaled_queries: Tensor) -> Step:
         size = max(1, _BLOCK // self._memories.shape[-2])
-        if scaled_queries.ndim > 2 or scaled_queries.shape[0] <= size or torch.is_grad_enabled():
+        whole = not self._rows_are_alike or torch.is_grad_enabled()
+        if whole or scaled_queries.shape[0] <= size:
             return self._step(scaled_queries)
         starts = range(0, scaled_queries.shape[0], size)
         steps = [self._step(scaled_queries[start : start + size]) for start in starts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_memories
+from hopfy._checks import as_patterns
 from hopfy.omega import Omega, omega_from
 from hopfy.theory._separation import lead
 
@@ -26,7 +26,7 @@ def energy_bound(memories: Tensor, omega: Omega | str, beta: float) -> Tensor:
     """
     lead(omega, beta)  # refuses structures and bad betas
     omega = omega_from(omega)
-    memories = as_memories(memories).detach().double()
+    memories = as_patterns(memories).detach().double()
     square = memories.square().sum(-1).amax(-1)
     uniform = memories.new_full((memories.shape[-2],), 1 / memories.shape[-2])
     return torch.minimum(2 * square, square / 2 - omega.value(uniform) / beta)

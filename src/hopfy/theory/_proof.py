@@ -55,7 +55,7 @@ def exact_margin(omega: Omega, size: int = 1) -> Fraction | None:
 
 def _number(value: object) -> float | None:
     if isinstance(value, Tensor):
-        return float(value) if value.ndim == 0 else None
+        return float(value.detach()) if value.ndim == 0 else None
     return float(value) if isinstance(value, int | float) else None
 
 

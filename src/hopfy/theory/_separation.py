@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, as_memories, as_queries, check_parameter
+from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy.omega import Omega, SparseMAP, omega_from
 
 __all__ = [
@@ -155,7 +155,8 @@ def certified_radius(
     for rows, columns, products in _products(memories, indices):
         own = squares[indices[rows]].unsqueeze(-1)
         distance = (own + squares[columns] - 2 * products).clamp_min(0).sqrt()
-        least, place = _ratio(own - products - needed, distance).min(-1)
+        room = torch.where(products == -math.inf, math.inf, own - products - needed)
+        least, place = _ratio(room, distance).min(-1)
         closer = least < radius[rows]
         radius[rows] = torch.where(closer, least, radius[rows])
         rival[rows] = torch.where(closer, place + columns.start, rival[rows])
@@ -187,8 +188,8 @@ def one_step(queries: Tensor, memories: Tensor, omega: Omega | str, beta: float)
     OneStep(pattern=tensor([0]), stays=tensor([False]))
     """
     needed = lead(omega, beta)
-    memories = as_memories(memories)
-    flat = as_queries(queries, memories).reshape(-1, memories.shape[-1])
+    memories = as_patterns(memories)
+    flat = as_states(queries, memories).reshape(-1, memories.shape[-1])
     count = memories.shape[0]
     pattern = torch.full((flat.shape[0],), -1, dtype=torch.int64, device=flat.device)
     everyone = torch.arange(flat.shape[0], device=flat.device)
@@ -203,7 +204,7 @@ def one_step(queries: Tensor, memories: Tensor, omega: Omega | str, beta: float)
 
 
 def _prepared(memories: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-    memories = as_memories(memories).detach()
+    memories = as_patterns(memories).detach()
     if memories.ndim != 2:
         raise ValueError(f"expected memories of shape (N, D), got shape {tuple(memories.shape)}.")
     if memories.dtype in (torch.float16, torch.bfloat16):

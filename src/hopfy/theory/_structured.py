@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_memories
+from hopfy._checks import as_patterns
 
 __all__ = [
     "association_radius",
@@ -48,9 +48,10 @@ def sequential_ksubsets_diameter(k: int) -> int:
 def association_separation(memories: Tensor, members: Tensor) -> Tensor:
     r""":math:`\Delta = a^\top a - \max_{j} a^\top X^\top y_j` of sums of k patterns, (P,) float64.
 
-    :math:`a = \sum_s x_s` over the members S of a row; the nearest other k-subset exchanges the
-    weakest member for the strongest outsider, so
-    :math:`\Delta = \min_{i \in S, j \notin S} a^\top (x_i - x_j)`.
+    :math:`a = \sum_s x_s` over the members S of a row. If S is the best k-subset for its own sum,
+    the next exchanges the weakest member for the strongest outsider, so
+    :math:`\Delta = \min_{i \in S, j \notin S} a^\top (x_i - x_j)`; if it is not,
+    :math:`\Delta < 0`.
 
     Args:
         memories: (N, D).
@@ -62,7 +63,10 @@ def association_separation(memories: Tensor, members: Tensor) -> Tensor:
     tensor([4.], dtype=torch.float64)
     """
     inside, outside, _ = _sides(memories, members)
-    return inside.amin(-1) - outside.amax(-1)
+    exchange = inside.amin(-1) - outside.amax(-1)
+    everyone = outside.scatter(1, members, inside)
+    best = everyone.topk(members.shape[1], dim=-1).values.sum(-1)
+    return torch.where(exchange >= 0, exchange, inside.sum(-1) - best)
 
 
 def structured_radius(
@@ -83,7 +87,7 @@ def structured_radius(
     >>> theory.structured_radius(torch.eye(4) * 2, separation, 1.0, theory.ksubsets_diameter(2))
     tensor([0.5000], dtype=torch.float64)
     """
-    memories = as_memories(memories).detach().double()
+    memories = as_patterns(memories).detach().double()
     spectral = torch.linalg.matrix_norm(memories, 2)
     largest = torch.linalg.vector_norm(memories, dim=-1).max()
     steepness = torch.minimum(spectral * math.sqrt(squared_diameter), largest * squared_diameter)
@@ -133,7 +137,7 @@ def has_structured_margin(
 
 def _sides(memories: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scores of the sums with their members (P, k) and with the others (P, N), -inf for members."""
-    memories = as_memories(memories).detach().double()
+    memories = as_patterns(memories).detach().double()
     if members.ndim != 2 or members.dtype is not torch.int64:
         raise TypeError(
             f"expected members to be an int64 tensor (P, k), got {members.dtype} of shape "
