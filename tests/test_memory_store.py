@@ -33,7 +33,9 @@ def test_patterns_come_back_bit_for_bit_and_in_order():
     assert len(memory) == 12
     assert 11 in memory
     assert 12 not in memory
+    assert np.int64(11) in memory
     assert "11" not in memory
+    assert 11 not in AssociativeMemory()
 
 
 def test_removed_patterns_are_gone_and_their_ids_are_not_reused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import threading
 from collections.abc import Iterator
@@ -149,7 +150,10 @@ class AssociativeMemory:
 
     def __contains__(self, one: object) -> bool:
         store = self._store
-        return isinstance(one, int) and store is not None and store.holds(one)
+        try:
+            return store is not None and store.holds(operator.index(one))  # type: ignore[arg-type]
+        except TypeError:
+            return False
 
     @property
     def ids(self) -> Tensor:
@@ -170,7 +174,7 @@ class AssociativeMemory:
     # ------------------------------------------------------------------ recall
 
     def recall(
-        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 50
+        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 200
     ) -> Recall:
         """The stored patterns that the cues lead to.
 

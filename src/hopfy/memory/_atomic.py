@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # pragma: no cover - no advisory locks on this system
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["replacing", "temporary_beside"]
 
@@ -34,18 +34,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))
     temporary = temporary_beside(target)
-    file = _open_alone(temporary)
-    try:
-        with file:
+    with _open_alone(temporary) as file:
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
             os.replace(temporary, target)
-            _flush_folder(target.parent)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
+        except BaseException:
+            # While the lock is still held: afterwards the name may be another writer's.
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+            raise
+        _flush_folder(target.parent)
 
 
 def _open_alone(temporary: Path) -> BinaryIO:
@@ -53,14 +53,26 @@ def _open_alone(temporary: Path) -> BinaryIO:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     while True:
         file = os.fdopen(os.open(temporary, flags, 0o666), "r+b")
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # While we waited, the file may have been renamed to its target: it is no longer ours.
-            if not _is_still(temporary, file):
-                file.close()
-                continue
+        # While we waited, the file may have been renamed to its target: it is no longer ours.
+        if _lock(file) and not _is_still(temporary, file):
+            file.close()
+            continue
         file.truncate(0)
         return file
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Wait for the lock; False where the system or the file system has none."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+            return False
+        file.close()
+        raise
+    return True
 
 
 def _is_still(temporary: Path, file: BinaryIO) -> bool:
