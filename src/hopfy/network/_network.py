@@ -11,10 +11,12 @@ from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts, varies_between_rows
 from hopfy.network._implicit import attach_implicit_gradient
+from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import DenseStep, Step, Stepper
 from hopfy.omega import Omega, omega_from
+from hopfy.search import ExactIndex
 from hopfy.theory import proves_fixed_point
 
 __all__ = ["HopfieldNetwork"]
@@ -23,6 +25,10 @@ Gradient = Literal["unrolled", "last", "implicit"]
 
 # Scores held at once while energies are computed.
 _BLOCK = 1 << 24
+# With fewer memories one product is as good as an index.
+_MANY_MEMORIES = 4096
+# Dense weights (of softmax) that are kept rather than streamed.
+_MANY_WEIGHTS = 1 << 26
 
 
 class HopfieldNetwork:
@@ -64,6 +70,8 @@ class HopfieldNetwork:
         check_parameter(beta, BETA)
         self.beta = beta
         self.values = None if values is None else _checked_values(values, self.memories)
+        self._indexed: tuple[int, IndexedStep] | None = None
+        self._rows_seen = 0
 
     def __repr__(self) -> str:
         shape = tuple(self.memories.shape)
@@ -128,7 +136,7 @@ class HopfieldNetwork:
             scaled = queries * beta
             if self._row_by_row:
                 scaled = scaled.reshape(-1, scaled.shape[-1])
-            return self._stepper().step(scaled).states.reshape(queries.shape)
+            return self._stepper(queries).step(scaled).states.reshape(queries.shape)
 
     def retrieve(
         self,
@@ -175,8 +183,32 @@ class HopfieldNetwork:
         """Whether each query can be moved on its own, in any order."""
         return self.memories.ndim == 2 and not varies_between_rows(self.omega)
 
-    def _stepper(self) -> Stepper:
-        return DenseStep(self.memories, self.omega)
+    def _stepper(self, queries: Tensor) -> Stepper:
+        """Whatever computes the next update of these queries best."""
+        indexed = None if torch.is_grad_enabled() else self._indexed_step(queries)
+        return DenseStep(self.memories, self.omega) if indexed is None else indexed
+
+    def _indexed_step(self, queries: Tensor) -> IndexedStep | None:
+        """An index of the memories, once enough queries have come to pay for building it."""
+        memories = self.memories
+        indexable = memories.device.type == "cpu" and memories.dtype in (
+            torch.float32,
+            torch.float64,
+        )
+        if not (self._row_by_row and indexable and memories.shape[0] >= _MANY_MEMORIES):
+            return None
+        rows = queries.shape[:-1].numel()
+        if self.omega.margin == torch.inf and rows * memories.shape[0] <= _MANY_WEIGHTS:
+            return None  # softmax streams at the price of its weights, which fit here
+        version = 0 if memories.is_inference() else memories._version
+        if self._indexed is not None and self._indexed[0] == version:
+            return self._indexed[1]
+        self._rows_seen += rows
+        if self._rows_seen < memories.shape[1]:
+            return None
+        indexed = IndexedStep(ExactIndex(memories.detach()), self.omega)
+        self._indexed = (version, indexed)
+        return indexed
 
     def _prepared(self, queries: Tensor) -> tuple[Tensor, float | Tensor]:
         """Checked queries, and beta as a number or as a tensor (..., 1) beside them."""
@@ -214,7 +246,7 @@ class HopfieldNetwork:
     ) -> Rules:
         if tol is None:
             tol = torch.finfo(queries.dtype).eps ** 0.75
-        stepper, shape = self._stepper(), queries.shape
+        stepper, shape = self._stepper(queries), queries.shape
         betas = beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
 
         def advance(states: Tensor, active: Tensor) -> Step:
@@ -232,7 +264,7 @@ class HopfieldNetwork:
             prove=lambda rows, members: self._prove(stepper, betas, shape, rows, members),
             energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
             max_steps=max_steps,
-            tolerance=tol * self._largest_norm(),
+            tolerance=tol * self._largest_norm(stepper),
         )
 
     def _prove(
@@ -264,8 +296,10 @@ class HopfieldNetwork:
             proven[own] = proves_fixed_point(batches[batch], members[own], self.omega, beta[own])
         return proven
 
-    def _largest_norm(self) -> float:
+    def _largest_norm(self, stepper: Stepper) -> float:
         """The scale against which movements are small."""
+        if isinstance(stepper, IndexedStep):
+            return stepper.largest_norm
         norms = torch.linalg.vector_norm(self.memories.detach(), dim=-1)
         return float(norms.max())
 

@@ -46,7 +46,8 @@ class Retrieval:
             certified pattern is returned bit for bit, after finitely many steps.
         pattern: (...) int64, the index of the pattern that was recalled exactly, else -1.
         size: (...) int64, how many patterns take part: those with weight > 0; for maps without
-            zeros (softmax) those with weight > 0.01, which may be none.
+            zeros (softmax) those with weight > 0.01, which may be none, and -1 if the weights
+            were streamed and not kept.
         support: the positive weights that produced the states, in compressed rows (the queries in
             row-major order); None for maps without zeros.
         readout: (..., E), the same weights applied to the network's values; None without values.

@@ -12,7 +12,7 @@ proofs    `proves_fixed_point`, `exact_margin`: Props. 2 and 5 with rounding acc
 
 from hopfy.theory._bounds import energy_bound
 from hopfy.theory._capacity import Capacity, random_capacity, separated_capacity
-from hopfy.theory._proof import exact_margin, proves_fixed_point
+from hopfy.theory._proof import exact_margin, proves_fixed_point, rounding_bound
 from hopfy.theory._separation import (
     OneStep,
     Separations,
@@ -47,6 +47,7 @@ __all__ = [
     "one_step",
     "proves_fixed_point",
     "random_capacity",
+    "rounding_bound",
     "separated_capacity",
     "separations",
     "sequential_ksubsets_diameter",

@@ -26,7 +26,7 @@ from torch import Tensor
 from hopfy.omega import Norm, Omega, SparseMAP, Tsallis
 from hopfy.structures import KSubsets
 
-__all__ = ["exact_margin", "proves_fixed_point"]
+__all__ = ["exact_margin", "proves_fixed_point", "rounding_bound"]
 
 # Entries of one block of products, and pairs that are worth rational arithmetic.
 _BLOCK = 1 << 24
@@ -118,6 +118,15 @@ def _norms(memories: Tensor) -> Tensor:
     return torch.cat(parts) * (1 + _gamma(memories.shape[1] + 4, wide))
 
 
+def rounding_bound(dimension: int, size: int, dtype: torch.dtype) -> float:
+    r"""How far a computed :math:`(\sum_s x_s)^\top x` can be off, relative to
+    :math:`\sum_s \|x_s\| \|x\|`.
+
+    ``size`` patterns are summed and multiplied with another in ``dtype``, in any order.
+    """
+    return _gamma(dimension + size + 2, dtype)
+
+
 def _gamma(terms: int, dtype: torch.dtype) -> float:
     unit = torch.finfo(dtype).eps / 2
     return terms * unit / (1 - terms * unit) if terms * unit < 1 else torch.inf
@@ -133,7 +142,7 @@ def _first_round(memories: Tensor, norms: Tensor, members: Tensor, lead: Tensor)
     terms = dimension + size + 2
     tiny = terms * torch.finfo(memories.dtype).tiny
     reach = norms[members].sum(-1, keepdim=True)
-    slack = _gamma(terms, memories.dtype) * reach * norms.max() + tiny
+    slack = rounding_bound(dimension, size, memories.dtype) * reach * norms.max() + tiny
     weakest = products.gather(1, members).amin(-1, keepdim=True).double() - slack
     bound = weakest - lead.unsqueeze(-1) - slack
     # One float64 subtraction and one addition round by far less than this.
@@ -148,9 +157,13 @@ def _settle(
     """Decide one set against the rivals of the first round, in float64 and then exactly."""
     inside, outside = memories[members].double(), memories[rivals].double()
     anchor = inside.sum(0)
-    terms = memories.shape[1] + members.numel() + 2
+    dimension, size = memories.shape[1], members.numel()
+    terms = dimension + size + 2
     reach = float(norms[members].sum()) * float(norms.max())
-    slack = 2 * _gamma(terms, torch.float64) * reach + terms * torch.finfo(torch.float64).tiny
+    slack = (
+        2 * rounding_bound(dimension, size, torch.float64) * reach
+        + terms * torch.finfo(torch.float64).tiny
+    )
     low, high = inside @ anchor, outside @ anchor
     gaps = low.unsqueeze(1) - high - float(lead)
     rounding = 4 * torch.finfo(torch.float64).eps * (2 * reach + float(lead))
