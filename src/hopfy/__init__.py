@@ -1,6 +1,6 @@
 """hopfy: sparse and structured Hopfield networks for PyTorch."""
 
-from hopfy import functional, structures
+from hopfy import functional, nn, structures
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
 
 __version__ = "0.1.0"
@@ -13,6 +13,7 @@ __all__ = [
     "Tsallis",
     "__version__",
     "functional",
+    "nn",
     "omega_from",
     "structures",
 ]
