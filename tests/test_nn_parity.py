@@ -131,7 +131,9 @@ def test_converter_composes_the_rarer_options() -> None:
     k = by_head(project(norm(x, "stored_pattern"), "k", 1), True)
     v = by_head(project(project(norm(x, "pattern_projection"), "k", 1), "v", 2), False)
     found = (torch.softmax(0.5 * q @ k.mT, -1) @ v).transpose(1, 2).reshape(2, 5, -1)
-    out = nn.functional.linear(found, state[core + "out_proj.weight"], state[core + "out_proj.bias"])
+    out = nn.functional.linear(
+        found, state[core + "out_proj.weight"], state[core + "out_proj.bias"]
+    )
     torch.testing.assert_close(layer(x), out.tanh(), atol=1e-5, rtol=1e-5)
 
 
