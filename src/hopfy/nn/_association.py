@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy._checks import values_can_be_read
+from hopfy.nn._fused import retrieve_sparsely
 from hopfy.omega import Omega, omega_from
 
 __all__ = ["Association", "as_omega"]
@@ -91,6 +92,11 @@ class Association(nn.Module):
             )
         omega = self.omega if omega is None else as_omega(omega)
         beta = self._beta_beside_rows()
+        dropout = self.dropout if self.training else 0.0
+        if self.max_steps == 1 and not (need_weights or dropout) and offset is None:
+            output = retrieve_sparsely(omega, queries * beta, memories, values, mask)
+            if output is not None:
+                return output, None
         weights = _select(omega, queries * beta, memories, mask, offset)
         moving: Any = True
         for _ in range(self.max_steps - 1):
@@ -100,7 +106,7 @@ class Association(nn.Module):
             moving = moving & moved
             if values_can_be_read(moved) and not bool(moving.any()):
                 break
-        output = nn.functional.dropout(weights, self.dropout, self.training) @ values
+        output = nn.functional.dropout(weights, dropout) @ values
         return output, weights if need_weights else None
 
     def _beta_beside_rows(self) -> float | Tensor:
