@@ -80,6 +80,8 @@ def forward(
     buffer = queries.new_empty(largest, count)
     columns = torch.empty(largest, count, dtype=torch.int32)
     numbers = values.numpy(), output.numpy()
+    # Typed, or a float32 row would be computed in float64.
+    equation = [buffer.numpy().dtype.type(number) for number in family[:3]]
     for g, m in blocks:
         size = (g.stop - g.start) * (m.stop - m.start)
         scores = buffer[:size]
@@ -90,7 +92,7 @@ def forward(
         first = g.start * rows + m.start
         here = counts[first : first + size]
         arrays = scores.numpy(), columns.numpy(), here.numpy()
-        over_rows(kernels.select, size, size * count, *arrays, *family[:3])
+        over_rows(kernels.select, size, size * count, *arrays, *equation)
         chosen = int(here.sum())
         if first == 0 and chosen > _SPARSE * size * count:
             return None

@@ -8,91 +8,97 @@ import numpy as np
 
 from hopfy._kernels._compile import jit
 
-__all__ = ["backward", "gather", "select"]
+__all__ = ["backward", "compact", "gather", "select"]
 
-_LANES = 64
+_FOLD = 8
 _MAX_STEPS = 60
 
 
 @jit
-def _first_bound(row, n, lanes, margin, gamma):  # type: ignore[no-untyped-def]
-    """The row's maximum, and a bound on its threshold from the maxima of interleaved lanes.
+def _fold(row, n, lanes):  # type: ignore[no-untyped-def]
+    """Maxima of lanes of 8 entries, far apart, and the few entries left over; returns how many.
 
-    Part of a row has a lower threshold than the whole row, and lane maxima hold most of its large
-    entries, so that the next pass keeps few candidates.
+    Lane i holds the entries i, i + h, ..., i + 7h of the row, h = n // 8.
     """
-    used = min(n, _LANES)
-    for lane in range(used):
-        lanes[lane] = row[lane]
-    start = used
-    while start + _LANES <= n:
-        for lane in range(_LANES):
-            entry = row[start + lane]
-            lanes[lane] = entry if entry > lanes[lane] else lanes[lane]
-        start += _LANES
-    for lane in range(n - start):
-        entry = row[start + lane]
-        lanes[lane] = entry if entry > lanes[lane] else lanes[lane]
-    top = lanes[0]
-    for lane in range(1, used):
-        top = max(top, lanes[lane])
-    if not (top > -np.inf and top < np.inf):
-        return top, top
-    scale = 1 / margin
-    for lane in range(used):
-        lanes[lane] = (top - lanes[lane]) * scale
-    bound = lanes[0] * 0 + 1
-    for _ in range(3):
-        bound = _newton(lanes, used, bound, gamma)
-    return top, bound
+    h = n // _FOLD
+    for i in range(h):
+        a, b, c, d = row[i], row[i + h], row[i + 2 * h], row[i + 3 * h]
+        e, f, g, k = row[i + 4 * h], row[i + 5 * h], row[i + 6 * h], row[i + 7 * h]
+        a = a if a > b else b
+        c = c if c > d else d
+        e = e if e > f else f
+        g = g if g > k else k
+        a = a if a > c else c
+        e = e if e > g else g
+        lanes[i] = a if a > e else e
+    for i in range(_FOLD * h, n):
+        lanes[i - (_FOLD - 1) * h] = row[i]
+    return n - (_FOLD - 1) * h
 
 
 @jit
-def _newton(x, count, s, gamma):  # type: ignore[no-untyped-def]
+def _newton(x, count, s, gamma, zero, one):  # type: ignore[no-untyped-def]
     """One step for sum((s - x)_+ ** gamma) = 1 from the right: convex, so it never crosses."""
-    zero = s * 0
     total, slope = zero, zero
     if gamma == 1.0:
         for i in range(count):
             rest = s - x[i]
-            inside = rest > 0
-            total += rest if inside else zero
-            slope += 1 if inside else zero
-        return min(s, s - (total - 1) / slope)
+            total += rest if rest > zero else zero
+            slope += one if rest > zero else zero
+        return min(s, s - (total - one) / slope)
     if gamma == 2.0:
         for i in range(count):
             rest = s - x[i]
-            rest = rest if rest > 0 else zero
+            rest = rest if rest > zero else zero
             total += rest * rest
             slope += rest
         return min(s, s - (total - math.sqrt(total)) / slope)
+    below = gamma - one
     for i in range(count):
         rest = s - x[i]
-        if rest > 0:
-            power = rest ** (gamma - 1)
+        if rest > zero:
+            power = rest**below
             slope += power
             total += power * rest
-    return min(s, s - (total - total ** (1 - 1 / gamma)) / slope)
+    return min(s, s - (total - total ** (below / gamma)) / slope)
 
 
 @jit
-def _weigh(x, count, s, exponent):  # type: ignore[no-untyped-def]
+def _weigh(x, count, s, exponent, zero, one):  # type: ignore[no-untyped-def]
     """Turn distances into weights that sum to one."""
-    total = s * 0
+    total = zero
+    if exponent == 1.0:
+        for i in range(count):
+            x[i] = s - x[i]
+            total += x[i]
+    elif exponent == 2.0:
+        for i in range(count):
+            rest = s - x[i]
+            x[i] = rest * rest
+            total += x[i]
+    else:
+        for i in range(count):
+            x[i] = (s - x[i]) ** exponent
+            total += x[i]
+    scale = one / total
     for i in range(count):
-        rest = s - x[i]
-        if exponent == 1.0:
-            weight = rest
-        elif exponent == 2.0:
-            weight = rest * rest
-        elif exponent == 0.0:
-            weight = rest * 0 + 1
-        else:
-            weight = rest**exponent
-        x[i] = weight
-        total += weight
-    for i in range(count):
-        x[i] /= total
+        x[i] *= scale
+
+
+@jit
+def _candidates(row, n, lanes, cut, column):  # type: ignore[no-untyped-def]
+    """Columns of the entries that reach ``cut``; a lane below it is skipped as a whole."""
+    h = n // _FOLD
+    count = 0
+    for i in range(h):
+        if lanes[i] >= cut:
+            for j in range(i, i + _FOLD * h, h):
+                column[count] = j
+                count += row[j] >= cut
+    for i in range(_FOLD * h, n):
+        column[count] = i
+        count += row[i] >= cut
+    return count
 
 
 @jit
@@ -100,42 +106,49 @@ def select(start, stop, scores, columns, counts, margin, gamma, exponent):  # ty
     """Weights of every row, in place: the first ``counts[r]`` entries, with their columns beside.
 
     The weights are proportional to ``(s - x) ** exponent`` where x is the distance to the maximum
-    in margins and s solves ``sum((s - x)_+ ** gamma) = 1``.
+    in margins and s solves ``sum((s - x)_+ ** gamma) = 1``. The three numbers have the type of the
+    scores, which keeps the arithmetic in it.
+
+    Part of a row has a lower threshold than all of it, and the maxima of its lanes hold most of the
+    large entries: they give a bound that leaves few candidates.
     """
     n = scores.shape[1]
-    lanes = np.empty(_LANES, scores.dtype)
+    zero, one = margin - margin, margin / margin
+    scale = one / margin
+    lanes, upper = np.empty(n, scores.dtype), np.empty(n, scores.dtype)
+    x = np.empty(n, scores.dtype)
     for r in range(start, stop):
         row, column = scores[r], columns[r]
-        top, s = _first_bound(row, n, lanes, margin, gamma)
+        used = _fold(row, n, lanes)
+        top = lanes[0]
+        for i in range(_fold(lanes, used, upper)):
+            top = max(top, upper[i])
         if not (top > -np.inf and top < np.inf):
             counts[r] = 0
             continue
-        scale = 1 / margin
-        count = 0
-        cut = top - s * margin
-        for j in range(n):
-            entry = row[j]
-            row[count] = entry
-            column[count] = j
-            count += entry >= cut
+        for i in range(used):
+            x[i] = (top - lanes[i]) * scale
+        s = one
+        for _ in range(4):
+            s = _newton(x, used, s, gamma, zero, one)
+        count = _candidates(row, n, lanes, top - s * margin, column)
         for i in range(count):
-            row[i] = (top - row[i]) * scale
+            x[i] = (top - row[column[i]]) * scale
         for _ in range(_MAX_STEPS):
-            lower = _newton(row, count, s, gamma)
-            # A step that moves less than rounding has arrived.
-            done = not (lower < s - 2e-16 * s) or lower == s
+            lower = _newton(x, count, s, gamma, zero, one)
+            arrived = not lower < s
             s = lower
-            kept = 0
-            for i in range(count):
-                x = row[i]
-                row[kept] = x
-                column[kept] = column[i]
-                kept += x < s
-            count = kept
-            if done:
+            if arrived:
                 break
-        _weigh(row, count, s, exponent)
-        counts[r] = count
+        kept = 0
+        for i in range(count):
+            distance = x[i]
+            x[kept] = distance
+            column[kept] = column[i]
+            kept += distance < s
+        _weigh(x, kept, s, exponent, zero, one)
+        row[:kept] = x[:kept]
+        counts[r] = kept
 
 
 @jit
@@ -183,7 +196,8 @@ def _through_map(p, v, count, alpha, norm):  # type: ignore[no-untyped-def]
     if norm:
         _through_normmax(p, v, count, alpha)
         return
-    total, mean = p[0] * 0, p[0] * 0
+    total = p[0] - p[0]
+    mean = total
     if alpha == 2.0:
         for i in range(count):
             mean += v[i]
@@ -210,12 +224,13 @@ def _through_map(p, v, count, alpha, norm):  # type: ignore[no-untyped-def]
 
 @jit
 def _through_normmax(p, v, count, alpha):  # type: ignore[no-untyped-def]
-    norm, mean = p[0] * 0, p[0] * 0
+    norm = p[0] - p[0]
+    mean = norm
     for i in range(count):
         norm += p[i] ** alpha
         mean += p[i] * v[i]
     norm = norm ** (1 / alpha)
-    total = p[0] * 0
+    total = p[0] - p[0]
     for i in range(count):
         v[i] = norm * (p[i] / norm) ** (2 - alpha) / (alpha - 1) * (v[i] - mean)
         total += v[i]
@@ -255,11 +270,12 @@ def backward(  # type: ignore[no-untyped-def]
             for i in range(count):
                 value, in_value = values[group, column[i]], in_values[group, column[i]]
                 weight = p[i]
-                along = weight * 0
+                along = weight - weight
                 for d in range(value_size):
                     along += outside[d] * value[d]
-                    in_value[d] += weight * outside[d]
                 slope[i] = along
+                for d in range(value_size):
+                    in_value[d] += weight * outside[d]
             _through_map(p, slope, count, alpha, norm)
             _combine(slope, column, count, memories[group], in_queries[group, m], size)
             for i in range(count):
