@@ -84,9 +84,9 @@ class _SparseRetrieval(torch.autograd.Function):
         forbidden: Tensor | None,
         family: kernel.Family,
     ) -> Tensor | None:
-        inputs = [x.detach().contiguous() for x in (queries, memories, values)]
+        q, x, v = (part.detach().contiguous() for part in (queries, memories, values))
         differentiable = any(ctx.needs_input_grad)
-        found = kernel.forward(*inputs, forbidden, family, keep_support=differentiable)
+        found = kernel.forward(q, x, v, forbidden, family, keep_support=differentiable)
         if found is None:
             return None
         output, support = found
@@ -100,9 +100,9 @@ class _SparseRetrieval(torch.autograd.Function):
         queries, memories, values, *support = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates twice: let torch record the way
             return *_recorded(ctx, queries, memories, values, cotangent), None, None
-        inputs = [x.detach().contiguous() for x in (queries, memories, values)]
+        q, x, v = (part.detach().contiguous() for part in (queries, memories, values))
         gradients = kernel.backward(
-            kernel.Support(*support), *inputs, cotangent.contiguous(), ctx.family
+            kernel.Support(*support), q, x, v, cotangent.contiguous(), ctx.family
         )
         return *gradients, None, None
 
