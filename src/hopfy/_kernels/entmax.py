@@ -17,14 +17,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hopfy._kernels._compile import compiled, runs_compiled
+from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import distances, power_of_rest, solve_convex, steps_for
 
-__all__ = ["reference", "solve", "vjp"]
+__all__ = ["alpha_vjp", "reference", "solve", "vjp"]
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``alpha`` is 0-d or (..., 1)."""
-    return reference(scores, alpha)
+    loops = compiled("simplex") if runs_compiled(scores) else None
+    if loops is None:
+        return reference(scores, alpha)
+    return run_forward(loops.entmax_forward, scores, alpha)
 
 
 def reference(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -106,26 +111,39 @@ def _normalise(weights: Tensor) -> Tensor:
     return weights / torch.where(total == 0, 1.0, total)
 
 
-def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gradients with respect to the scores and to alpha, as differentiable torch operations.
+def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
+    r"""Gradient with respect to the scores: :math:`g (v - \bar v)`, averaged with weights g.
 
-    With :math:`g = p^{2-\alpha}` on the support, :math:`J = \mathrm{diag}(g) - g g^\top / \sum g`.
-    For any regulariser, :math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`;
-    here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
-    :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`, finite at alpha = 1.
+    The Jacobian is :math:`J = \mathrm{diag}(g) - g g^\top / \sum g` with :math:`g = p^{2-\alpha}` on the
+    support. In differentiable torch operations while a graph is recorded, else compiled.
     """
+    loops = compiled("simplex") if runs_compiled(weights) and not torch.is_grad_enabled() else None
+    if loops is not None:
+        return run_backward(loops.entmax_backward, weights, alpha, cotangent)
     support = (weights > 0) & (alpha < torch.inf)
     logs = torch.log(torch.where(support, weights, 1.0))
     finite_alpha = torch.where(alpha < torch.inf, alpha, 2.0)
     limit = torch.finfo(weights.dtype).max ** 0.5  # tiny weights have huge slopes when alpha > 2
     g = torch.where(support, torch.exp((2 - finite_alpha) * logs).clamp_max(limit), 0.0)
     total = g.sum(-1, keepdim=True)
-    inner = torch.where(support, cotangent, 0.0)
+    # Past alpha = 2 one slope may dwarf the others: centred there, the difference keeps its digits.
+    origin = cotangent.gather(-1, g.argmax(-1, keepdim=True))
+    inner = torch.where(support, cotangent - origin, 0.0)
     mean = (g * inner).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    grad = g * (inner - mean)
-    grad = torch.where(weights.isnan(), torch.nan, grad)
+    return torch.where(weights.isnan(), torch.nan, g * (inner - mean))
+
+
+def alpha_vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor, gradient: Tensor) -> Tensor:
+    r"""Gradient with respect to alpha, given the one with respect to the scores.
+
+    For any regulariser :math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`.
+    Here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
+    :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`: finite at alpha = 1.
+    """
+    logs = torch.log(torch.where(weights > 0, weights, 1.0))
+    finite_alpha = torch.where(alpha < torch.inf, alpha, 2.0)
     curvature = logs.square() * _phi((finite_alpha - 1) * logs)
-    return grad, -(curvature * grad).sum(-1, keepdim=True)
+    return -(curvature * gradient).sum(-1, keepdim=True)
 
 
 def _phi(t: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from hopfy.functional._rows import along_rows, checked
 
 __all__ = ["ksubsets"]
 
-_apply = row_map("ksubsets", kernel.solve, kernel.vjp)
+_apply = row_map("ksubsets", kernel.solve, kernel.vjp, kernel.k_vjp)
 
 
 def ksubsets(
