@@ -1,4 +1,4 @@
-"""Classify sequences of different lengths: does the token 7 follow a 3 anywhere?"""
+"""Classify sequences of different lengths: does a 7 follow a 3 anywhere?"""
 
 import torch
 from torch import nn
@@ -10,19 +10,18 @@ class Classifier(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.embed = nn.Embedding(8, width, padding_idx=0)
-        self.context = nn.GRU(width, width, batch_first=True)
+        self.context = nn.Conv1d(width, width, kernel_size=3, padding=1)
         self.pool = HopfieldPooling(width, omega="1.5-entmax")
         self.head = nn.Linear(width, 1)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states, _ = self.context(self.embed(tokens))
-        pooled, weights = self.pool(states, mask=tokens > 0, need_weights=True)
+        x = self.context(self.embed(tokens).mT).relu().mT
+        pooled, weights = self.pool(x, mask=tokens > 0, need_weights=True)
         return self.head(pooled).squeeze(-1), weights
 
 
-def sample(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens = torch.randint(1, 8, (count, 16))
-    tokens *= torch.arange(16) < torch.randint(4, 17, (count, 1))  # 0 is padding
+def sample(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(1, 8, (size, 16)) * (torch.arange(16) < torch.randint(4, 17, (size, 1)))
     return tokens, ((tokens[:, :-1] == 3) & (tokens[:, 1:] == 7)).any(1).float()
 
 
