@@ -1,0 +1,33 @@
+"""Layers whose weights come from any regulariser: sparse, structured or dense.
+
+`Hopfield` associates queries with memories; `HopfieldPooling` learns the queries, `HopfieldLookup`
+the memories, and `HopfieldAttention` has the signature of `torch.nn.MultiheadAttention`.
+"""
+
+from hopfy.nn._attention import HopfieldAttention
+from hopfy.nn._convert import from_hflayers
+from hopfy.nn._heads import Sizes
+from hopfy.nn._hopfield import Hopfield, HopfieldLookup, HopfieldPooling
+from hopfy.nn._learnable import LearnableAlpha, LearnableBeta
+from hopfy.nn._maps import Entmax, KSubsets, Normmax, Softmax, Sparsemax
+from hopfy.nn._share import ShareOfLength
+from hopfy.nn._transformer import HopfieldDecoderLayer, HopfieldEncoderLayer
+
+__all__ = [
+    "Entmax",
+    "Hopfield",
+    "HopfieldAttention",
+    "HopfieldDecoderLayer",
+    "HopfieldEncoderLayer",
+    "HopfieldLookup",
+    "HopfieldPooling",
+    "KSubsets",
+    "LearnableAlpha",
+    "LearnableBeta",
+    "Normmax",
+    "ShareOfLength",
+    "Sizes",
+    "Softmax",
+    "Sparsemax",
+    "from_hflayers",
+]

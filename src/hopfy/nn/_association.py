@@ -1,0 +1,176 @@
+"""The one core that all layers share: association in head space."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hopfy._checks import values_can_be_read
+from hopfy.nn._fused import retrieve_sparsely
+from hopfy.omega import Omega, omega_from
+
+__all__ = ["Association", "as_omega"]
+
+
+def as_omega(omega: object) -> Omega | nn.Module:
+    """A regulariser, its name, or a module called like one, such as `LearnableAlpha`."""
+    if isinstance(omega, Omega | nn.Module):
+        return omega
+    return omega_from(omega)  # type: ignore[arg-type]
+
+
+class Association(nn.Module):
+    r"""Weights :math:`\hat y_\Omega(\beta\, q X^\top)` and what they retrieve, head by head.
+
+    With more than one step the weights first retrieve memories, which become the next queries (the
+    update of a Hopfield network, Eq. 8); a query stops on its own once its weights move by ``tol``
+    or less, so that no sample depends on the others in its batch.
+
+    Args:
+        heads: how many.
+        omega: a regulariser, its name, or a module called as ``omega(scores, mask)``.
+        beta: a number, a tensor of one number per head, an `nn.Parameter`, or `LearnableBeta`.
+        max_steps: updates, counting the one that reads out the values.
+        tol: the movement of a query's weights (2-norm) that counts as none.
+        dropout: the share of the weights that is dropped while training.
+    """
+
+    omega: Omega | nn.Module
+    beta: float | Tensor | nn.Module
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        omega: Omega | str | nn.Module,
+        beta: float | Tensor | nn.Module,
+        max_steps: int = 1,
+        tol: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+            raise ValueError(
+                f"expected max_steps to be an integer of at least 1, got {max_steps!r}."
+            )
+        if not tol >= 0:
+            raise ValueError(f"expected tol to be 0 or more, got {tol!r}.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"expected dropout in [0, 1), got {dropout!r}.")
+        self.omega = as_omega(omega)
+        self.max_steps, self.tol, self.dropout = max_steps, tol, dropout
+        if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
+            _check_beta(beta, heads)
+            self.register_buffer("beta", beta)
+        else:
+            self.beta = _check_beta(beta, heads)
+
+    def forward(
+        self,
+        queries: Tensor,
+        memories: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        *,
+        offset: Tensor | None = None,
+        omega: Omega | str | nn.Module | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Retrieve values (..., heads, N, E) with queries (..., heads, M, D).
+
+        ``mask`` and ``offset`` (added to the scores) broadcast to the scores (..., heads, M, N).
+        Returns the retrieved values and, if they are needed, the weights before dropout.
+        """
+        if queries.shape[-1] != memories.shape[-1]:
+            raise ValueError(
+                "expected queries and memories with as many features as each other, got "
+                f"{queries.shape[-1]} and {memories.shape[-1]} in each head."
+            )
+        omega = self.omega if omega is None else as_omega(omega)
+        beta = self._beta_beside_rows()
+        dropout = self.dropout if self.training else 0.0
+        if self.max_steps == 1 and not (need_weights or dropout) and offset is None:
+            output = retrieve_sparsely(omega, queries * beta, memories, values, mask)
+            if output is not None:
+                return output, None
+        weights = _select(omega, queries * beta, memories, mask, offset)
+        moving: Any = True
+        for _ in range(self.max_steps - 1):
+            update = _select(omega, weights @ memories * beta, memories, mask, offset)
+            moved = (update - weights).detach().norm(dim=-1, keepdim=True) > self.tol
+            weights = torch.where(moving, update, weights) if moving is not True else update
+            moving = moving & moved
+            if values_can_be_read(moved) and not bool(moving.any()):
+                break
+        output = nn.functional.dropout(weights, dropout) @ values
+        return output, weights if need_weights else None
+
+    def _beta_beside_rows(self) -> float | Tensor:
+        beta = self.beta() if isinstance(self.beta, nn.Module) else self.beta
+        return beta[:, None, None] if isinstance(beta, Tensor) and beta.ndim else beta
+
+    def extra_repr(self) -> str:
+        omega = "" if isinstance(self.omega, nn.Module) else f"omega={self.omega}, "
+        beta = f"beta={self.beta:.4g}, " if isinstance(self.beta, float | int) else ""
+        return f"{omega}{beta}max_steps={self.max_steps}, tol={self.tol}, dropout={self.dropout}"
+
+
+def _select(
+    omega: Omega | nn.Module,
+    state: Tensor,
+    memories: Tensor,
+    mask: Tensor | None,
+    offset: Tensor | None,
+) -> Tensor:
+    scores = state @ memories.mT
+    if offset is not None:
+        scores = scores + offset
+    return _no_more_than_there_is(omega, scores, mask)(scores, mask)
+
+
+def _no_more_than_there_is(
+    omega: Omega | nn.Module, scores: Tensor, mask: Tensor | None
+) -> Omega | nn.Module:
+    """A bag with fewer than k entries takes all of them."""
+    structure: Any = getattr(omega, "structure", None)
+    k = getattr(structure, "k", None)
+    if k is None:
+        return omega
+    if mask is None and not isinstance(k, Tensor):
+        fitting: Any = min(k, scores.shape[-1])
+    elif mask is None:
+        fitting = k.clamp_max(scores.shape[-1])
+    else:
+        there = mask.sum(-1, keepdim=True)
+        if not isinstance(k, Tensor):
+            fitting = there.clamp_max(k)
+        else:
+            beside = k if k.ndim in (0, scores.ndim) else k.unsqueeze(-1)
+            fitting = torch.minimum(beside, there)
+        # One row of a mask may serve many rows of scores; a structure wants k beside every row.
+        fitting = fitting.expand(*scores.shape[:-1], 1)
+    fitted = dataclasses.replace(structure, k=fitting)
+    return dataclasses.replace(omega, structure=fitted)  # type: ignore[type-var]
+
+
+def _check_beta(beta: Any, heads: int) -> Any:
+    if isinstance(beta, nn.Module):
+        return beta
+    if isinstance(beta, Tensor):
+        if beta.ndim > 1 or beta.numel() not in (1, heads):
+            raise ValueError(
+                f"expected beta to be one number or one per head ({heads}), "
+                f"got shape {tuple(beta.shape)}."
+            )
+    elif isinstance(beta, bool) or not isinstance(beta, int | float):
+        raise TypeError(
+            "expected beta to be a number, a tensor, an nn.Parameter or LearnableBeta, "
+            f"got {beta!r}."
+        )
+    elif not 0 <= beta < math.inf:
+        raise ValueError(f"expected beta to be finite and not negative, got {beta}.")
+    return beta

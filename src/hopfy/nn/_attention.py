@@ -1,0 +1,215 @@
+"""Multi-head attention whose weights come from any regulariser."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hopfy._checks import values_can_be_read
+from hopfy.nn._association import Association
+from hopfy.nn._heads import blank, merge, split
+from hopfy.omega import Omega
+
+__all__ = ["HopfieldAttention"]
+
+
+class HopfieldAttention(nn.MultiheadAttention):
+    r"""`torch.nn.MultiheadAttention` with another map in place of softmax.
+
+    Constructor, call, parameters and state dict are those of `torch.nn.MultiheadAttention`: it can
+    take its place in a model, and load its weights. So are the masks, which are **True where a key
+    must not be attended to**, the opposite of the other layers. A query with nothing to attend to
+    gives zeros instead of NaN, and the weights returned are those before dropout.
+
+    Args:
+        embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first,
+            device, dtype: as in `torch.nn.MultiheadAttention`.
+        omega: the map: an `Omega`, a name, or a module such as `LearnableAlpha`.
+        beta: a number, one per head, an `nn.Parameter` or `LearnableBeta`; by default
+            ``1 / sqrt(head size)``.
+        max_steps, tol: updates of the queries before they read out the values; see `Hopfield`.
+
+    >>> import torch, hopfy
+    >>> attention = hopfy.nn.HopfieldAttention(16, 4, batch_first=True, omega="1.5-entmax")
+    >>> x = torch.randn(2, 5, 16)
+    >>> output, weights = attention(x, x, x)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *args: Any,
+        omega: Omega | str | nn.Module = "1.5-entmax",
+        beta: float | Tensor | nn.Module | None = None,
+        max_steps: int = 1,
+        tol: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, *args, **kwargs)
+        self._packed = self._qkv_same_embed_dim
+        # torch's encoder layers bypass forward for softmax in C++ unless this says no.
+        self._qkv_same_embed_dim = False
+        self.association = Association(
+            num_heads,
+            omega=omega,
+            beta=1 / math.sqrt(self.head_dim) if beta is None else beta,
+            max_steps=max_steps,
+            tol=tol,
+            dropout=self.dropout,
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `torch.nn.MultiheadAttention.forward`: masks are True, or -inf, where not to attend.
+
+        ``is_causal`` without ``attn_mask`` masks the future; with it, it is only a hint.
+        """
+        queries, memories, values = self._project(query, key, value)
+        keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, is_causal)
+        found, weights = self.association(
+            *(split(x, self.num_heads) for x in (queries, memories, values)),
+            keep,
+            offset=offset,
+            need_weights=need_weights,
+        )
+        output = blank(self.out_proj(merge(found)), keep)
+        if query.ndim == 2:
+            output = output.squeeze(0)
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        if weights is not None:
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights.squeeze(0) if query.ndim == 2 else weights
+        return output, weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Queries, memories and values in association space, batch first."""
+        self._check(query, key, value)
+        together = query is key and key is value and self._packed
+        if query.ndim == 2:
+            query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        linear = nn.functional.linear
+        if together:
+            projected = list(linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1))
+        else:
+            matrices = (
+                self.in_proj_weight.chunk(3)
+                if self._packed
+                else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            )
+            biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+            inputs = (query, key, value)
+            projected = [linear(*three) for three in zip(inputs, matrices, biases, strict=True)]
+        for position, extra in ((1, self.bias_k), (2, self.bias_v)):
+            x = projected[position]
+            if extra is not None:
+                x = torch.cat([x, extra.expand(x.shape[0], 1, -1)], 1)
+            if self.add_zero_attn:
+                x = torch.cat([x, x.new_zeros(x.shape[0], 1, x.shape[2])], 1)
+            projected[position] = x
+        return projected
+
+    def _masks(
+        self,
+        queries: Tensor,
+        memories: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Where attention is allowed, and what to add to the scores, or None for no change."""
+        batch, length, keys = queries.shape[0], queries.shape[1], memories.shape[1]
+        extra = (self.bias_k is not None) + bool(self.add_zero_attn)
+        given = keys - extra
+        if is_causal and attn_mask is None:
+            attn_mask = torch.ones(length, given, dtype=torch.bool, device=queries.device).triu(1)
+        keep: Tensor | None = None
+        offset: Tensor | None = None
+        pairs: list[tuple[int, ...]] = [(length, given), (batch * self.num_heads, length, given)]
+        padding: list[tuple[int, ...]] = [(batch, given)]
+        for mask, name, shapes in (
+            (key_padding_mask, "key_padding_mask", padding),
+            (attn_mask, "attn_mask", pairs),
+        ):
+            if mask is None:
+                continue
+            if name == "key_padding_mask" and mask.ndim == 1:
+                mask = mask.unsqueeze(0)
+            allowed, added = _read_mask(mask, name, shapes)
+            allowed, added = (_lift(x, name, batch, extra) for x in (allowed, added))
+            if allowed is not None:
+                keep = allowed if keep is None else keep & allowed
+            if added is not None:
+                offset = added if offset is None else offset + added
+        return keep, offset
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        sizes = (self.embed_dim, self.kdim, self.vdim)
+        for name, x, size in zip(
+            ("query", "key", "value"), (query, key, value), sizes, strict=True
+        ):
+            if x.ndim not in (2, 3) or x.ndim != query.ndim:
+                raise ValueError(
+                    "expected query, key and value to be all 2-d or all 3-d, got "
+                    f"{query.ndim}-d, {key.ndim}-d and {value.ndim}-d."
+                )
+            if x.shape[-1] != size:
+                raise ValueError(f"expected {name} with {size} features, got {x.shape[-1]}.")
+        samples = 0 if self.batch_first else 1
+        same_batch = query.ndim == 2 or query.shape[samples] == key.shape[samples]
+        if key.shape[:-1] != value.shape[:-1] or not same_batch:
+            raise ValueError(
+                "expected key and value of the same length and the batch size of query, got shapes "
+                f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)} "
+                f"(batch_first={self.batch_first})."
+            )
+
+
+def _read_mask(
+    mask: Any, name: str, shapes: list[tuple[int, ...]]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Split one of torch's masks into where attention is allowed and what to add to the scores."""
+    if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or mask.is_floating_point()):
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"expected {name} to be boolean (True = not attended to) or floating, got {came}."
+        )
+    if tuple(mask.shape) not in shapes:
+        raise ValueError(
+            f"expected {name} of shape {' or '.join(map(str, shapes))}, got {tuple(mask.shape)}."
+        )
+    if mask.dtype is torch.bool:
+        return ~mask, None
+    allowed = mask != -torch.inf
+    added = torch.where(allowed, mask, 0.0)
+    if values_can_be_read(mask) and not mask.requires_grad and not bool(added.any()):
+        return allowed, None
+    return allowed, added
+
+
+def _lift(mask: Tensor | None, name: str, batch: int, extra: int) -> Tensor | None:
+    """Bring a mask to (batch, heads, queries, keys), with room for keys the layer appends."""
+    if mask is None:
+        return None
+    if extra:
+        mask = nn.functional.pad(mask, (0, extra), value=mask.dtype is torch.bool)
+    if name == "key_padding_mask":
+        return mask[:, None, None, :]
+    return mask[None, None] if mask.ndim == 2 else mask.reshape(batch, -1, *mask.shape[1:])

@@ -1,0 +1,294 @@
+"""The three layers of the paper's experiments: association, pooling and lookup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from hopfy.nn._association import Association
+from hopfy.nn._heads import (
+    Sizes,
+    blank,
+    features_of,
+    head_mask,
+    merge,
+    projection,
+    split,
+    which_to_normalise,
+)
+from hopfy.omega import Omega
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Hopfield", "HopfieldLookup", "HopfieldPooling"]
+
+
+class Options(TypedDict, total=False):
+    """What `HopfieldPooling` and `HopfieldLookup` hand on to `Hopfield`."""
+
+    omega: Omega | str | nn.Module
+    beta: float | Tensor | nn.Module | None
+    max_steps: int
+    tol: float
+    dropout: float
+    normalise: bool | Collection[str]
+    bias: bool
+
+
+class Hopfield(nn.Module):
+    r"""Associate queries with memories and retrieve values:
+    :math:`\hat y_\Omega(\beta\, Q X^\top)\, V` in every head, between learned projections.
+
+    Args:
+        size: the number of features, or `Sizes` where they differ. Without it nothing is projected
+            and the layer has no parameters: the features are split among the heads as they are.
+        heads: how many associations run side by side.
+        omega: which map makes weights of scores: an `Omega`, a name such as ``"sparsemax"``, or a
+            module such as `LearnableAlpha`.
+        beta: inverse temperature: a number, one per head, an `nn.Parameter` or `LearnableBeta`;
+            by default ``1 / sqrt(head size)``, or 1 if nothing is projected.
+        max_steps: updates in the association space; the last one reads out the values.
+        tol: a query stops early once its weights move by no more than this.
+        dropout: the share of the weights that is dropped while training.
+        normalise: which inputs pass a layer norm first: True, False, or some of ``"queries"``,
+            ``"memories"``, ``"values"``.
+        bias: whether the projections have one.
+
+    >>> import torch, hopfy
+    >>> layer = hopfy.nn.Hopfield(16, heads=2, omega="sparsemax")
+    >>> layer(torch.randn(3, 4, 16), torch.randn(3, 9, 16)).shape
+    torch.Size([3, 4, 16])
+    """
+
+    def __init__(
+        self,
+        size: int | Sizes | None = None,
+        heads: int = 1,
+        *,
+        omega: Omega | str | nn.Module = "1.5-entmax",
+        beta: float | Tensor | nn.Module | None = None,
+        max_steps: int = 1,
+        tol: float = 0.0,
+        dropout: float = 0.0,
+        normalise: bool | Collection[str] = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+            raise ValueError(f"expected heads to be an integer of at least 1, got {heads!r}.")
+        self.heads = heads
+        chosen = which_to_normalise(normalise)
+        if size is None:
+            if chosen:
+                raise ValueError("expected a size to normalise, got normalise without a size.")
+            self.use(*(nn.Identity() for _ in range(4)))
+            default_beta = 1.0
+        else:
+            sizes = size if isinstance(size, Sizes) else Sizes(size)
+            queries, memories, values, head, value_head, output = sizes.complete(heads)
+            self.use(
+                projection(queries, heads * head, bias, "queries" in chosen),
+                projection(memories, heads * head, bias, "memories" in chosen),
+                projection(values, heads * value_head, bias, "values" in chosen),
+                projection(heads * value_head, output, bias, normalise=False),
+            )
+            default_beta = 1 / math.sqrt(head)
+        self.association = Association(
+            heads,
+            omega=omega,
+            beta=default_beta if beta is None else beta,
+            max_steps=max_steps,
+            tol=tol,
+            dropout=dropout,
+        )
+
+    def use(
+        self, queries_in: nn.Module, memories_in: nn.Module, values_in: nn.Module, out: nn.Module
+    ) -> None:
+        """Replace what lies between the features outside and the association space.
+
+        The first three end with ``heads * head size`` features, and ``out`` starts with them.
+        """
+        self.queries_in, self.memories_in, self.values_in = queries_in, memories_in, values_in
+        self.out = out
+        self._expected = tuple(features_of(part) for part in (queries_in, memories_in, values_in))
+
+    def forward(
+        self,
+        queries: Tensor,
+        memories: Tensor | None = None,
+        values: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        need_weights: bool = False,
+        omega: Omega | str | nn.Module | None = None,
+    ) -> Any:
+        """Retrieve values (..., N, E) with queries (..., M, D); ``...`` is the batch, if any.
+
+        Args:
+            queries: (..., M, D).
+            memories: (..., N, D'), by default the queries. Without batch dimensions they serve
+                every sample.
+            values: (..., N, E), by default the memories.
+            mask: True where a memory may be selected: (..., N) for the memories of each sample,
+                (..., M, N) for pairs, (..., heads, M, N) for heads; any size may be 1. A query with
+                nothing to select gives zeros.
+            need_weights: return ``(output, weights)``, weights of shape (..., heads, M, N) as the
+                map gave them, before dropout.
+            omega: for this call only: for example ``SparseMAP(KSubsets(k))`` with k of
+                shape (batch, 1, 1) where every sample has its own k.
+
+        Returns:
+            The output (..., M, output size), or the pair.
+        """
+        memories = queries if memories is None else memories
+        values = memories if values is None else values
+        batch = _check_inputs((queries, memories, values), self._expected)
+        if mask is not None:
+            mask = head_mask(mask, batch, self.heads, (queries.shape[-2], memories.shape[-2]))
+        found, weights = self.association(
+            split(self.queries_in(queries), self.heads),
+            split(self.memories_in(memories), self.heads),
+            split(self.values_in(values), self.heads),
+            mask,
+            omega=omega,
+            need_weights=need_weights,
+        )
+        output = blank(self.out(merge(found)), mask)
+        return (output, weights) if need_weights else output
+
+
+class HopfieldPooling(nn.Module):
+    r"""Pool a bag or a sequence with learned queries.
+
+    Args:
+        size: the number of features, or `Sizes`.
+        heads: how many associations run side by side.
+        queries: how many learned queries; their outputs are concatenated.
+        options: those of `Hopfield`.
+
+    >>> import torch, hopfy
+    >>> pool = hopfy.nn.HopfieldPooling(16, heads=2, omega="3-subsets")
+    >>> bags, mask = torch.randn(4, 11, 16), torch.rand(4, 11) > 0.3
+    >>> pool(bags, mask=mask).shape
+    torch.Size([4, 16])
+    """
+
+    def __init__(
+        self, size: int | Sizes, heads: int = 1, *, queries: int = 1, **options: Unpack[Options]
+    ) -> None:
+        super().__init__()
+        sizes = size if isinstance(size, Sizes) else Sizes(size)
+        self.hopfield = Hopfield(sizes, heads, **options)
+        self.queries = _learned(queries, sizes.queries, "queries")
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        need_weights: bool = False,
+        omega: Omega | str | nn.Module | None = None,
+    ) -> Any:
+        """Pool ``x`` (..., N, D) to (..., queries * output size).
+
+        ``mask`` is True where an entry takes part: (..., N), or (..., queries, N). With
+        ``need_weights`` the weights (..., heads, queries, N) come too; a bag with nothing to select
+        gives zeros.
+        """
+        found = self.hopfield(self.queries, x, mask=mask, need_weights=need_weights, omega=omega)
+        return (found[0].flatten(-2), found[1]) if need_weights else found.flatten(-2)
+
+
+class HopfieldLookup(nn.Module):
+    r"""Look queries up among learned memories.
+
+    Args:
+        size: the number of features, or `Sizes`.
+        heads: how many associations run side by side.
+        memories: how many are learned.
+        values: learn values of their own; by default the memories are retrieved.
+        options: those of `Hopfield`.
+
+    >>> import torch, hopfy
+    >>> lookup = hopfy.nn.HopfieldLookup(16, heads=2, memories=5)
+    >>> lookup(torch.randn(4, 7, 16)).shape
+    torch.Size([4, 7, 16])
+    """
+
+    values: nn.Parameter | None
+
+    def __init__(
+        self,
+        size: int | Sizes,
+        heads: int = 1,
+        *,
+        memories: int,
+        values: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        sizes = size if isinstance(size, Sizes) else Sizes(size)
+        _, memory_size, value_size, *_ = sizes.complete(heads)
+        self.hopfield = Hopfield(sizes, heads, **options)
+        self.memories = _learned(memories, memory_size, "memories")
+        if values:
+            self.values = _learned(memories, value_size, "memories")
+        else:
+            self.register_parameter("values", None)
+
+    def forward(
+        self,
+        queries: Tensor,
+        mask: Tensor | None = None,
+        *,
+        need_weights: bool = False,
+        omega: Omega | str | nn.Module | None = None,
+    ) -> Any:
+        """Retrieve (..., M, output size) for queries (..., M, D); see `Hopfield.forward`."""
+        return self.hopfield(
+            queries, self.memories, self.values, mask, need_weights=need_weights, omega=omega
+        )
+
+
+def _learned(count: int, size: int, name: str) -> nn.Parameter:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"expected {name} to be an integer of at least 1, got {count!r}.")
+    return nn.Parameter(torch.randn(count, size) / math.sqrt(size))
+
+
+def _check_inputs(
+    inputs: tuple[Tensor, Tensor, Tensor], expected: tuple[int | None, ...]
+) -> tuple[int, ...]:
+    """The batch shape of the association."""
+    for name, x, size in zip(("queries", "memories", "values"), inputs, expected, strict=True):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}.")
+        if x.ndim < 2:
+            raise ValueError(
+                f"expected {name} of shape (..., count, features), got {tuple(x.shape)}."
+            )
+        if size not in (None, x.shape[-1]):
+            raise ValueError(f"expected {name} with {size} features, got {x.shape[-1]}.")
+    queries, memories, values = inputs
+    if memories.shape[-2] != values.shape[-2]:
+        raise ValueError(
+            f"expected one value for each of the {memories.shape[-2]} memories, "
+            f"got {values.shape[-2]} values."
+        )
+    try:
+        return tuple(
+            torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+                queries.shape[:-2], memories.shape[:-2], values.shape[:-2]
+            )
+        )
+    except RuntimeError:
+        raise ValueError(
+            "expected queries, memories and values of the same batch, got shapes "
+            f"{tuple(queries.shape)}, {tuple(memories.shape)} and {tuple(values.shape)}."
+        ) from None
