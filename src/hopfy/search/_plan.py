@@ -1,7 +1,7 @@
 """Whether principal directions pay for a set of memories, and how many.
 
-The cost of a search is estimated from a trial: stored patterns look for their best neighbour, and the
-share of memories that bounds from r directions cannot rule out is counted on a sample.
+The cost of a search is estimated from a trial: stored patterns look for their best neighbour, and
+the share of memories that bounds from r directions cannot rule out is counted on a sample.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def planned_bounds(memories: Tensor) -> Principal | None:
         return None
     frame = leading_frame(memories, most)
     coarse = _best_split(memories, frame)
-    return None if coarse is None else Principal(memories, frame, coarse)
+    return None if coarse is None else Principal.of(memories, frame, coarse)
 
 
 def principal_bounds(memories: Tensor, directions: int) -> Principal:
     """Bounds from exactly so many directions, and twice as many for survivors."""
     directions = min(directions, memories.shape[1])
     frame = leading_frame(memories, min(2 * directions, memories.shape[1]))
-    return Principal(memories, frame, directions)
+    return Principal.of(memories, frame, directions)
 
 
 def budget_for(memories: Tensor) -> int:
