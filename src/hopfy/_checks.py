@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,12 +136,24 @@ def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) ->
     """
     check_parameter(value, rule)
     if not isinstance(value, Tensor):
-        return torch.tensor(float(value), dtype=torch.float64)
+        return _constant(float(value))
     if not value.is_floating_point():
         value = value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
     if value.ndim == 0:
         return value
     return _beside_rows(value, scores, dim, rule.name)
+
+
+def _constant(value: float) -> Tensor:
+    """A 0-d tensor, shared by all calls with this number: nothing writes to it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(value, dtype=torch.float64)
+    return _shared_constant(value)
+
+
+@lru_cache(maxsize=1024)
+def _shared_constant(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:

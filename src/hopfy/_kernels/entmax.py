@@ -17,14 +17,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hopfy._kernels._compile import compiled, runs_compiled
+from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import distances, power_of_rest, solve_convex, steps_for
 
-__all__ = ["reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``alpha`` is 0-d or (..., 1)."""
-    return reference(scores, alpha)
+    loops = compiled("simplex") if runs_compiled(scores) else None
+    if loops is None:
+        return reference(scores, alpha)
+    return run_forward(loops.entmax_forward, scores, alpha)[0]
 
 
 def reference(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -64,7 +69,15 @@ def _argmax(scores: Tensor, _: Tensor) -> Tensor:
 
 def _concave(scores: Tensor, alpha: Tensor) -> Tensor:
     a = alpha - 1
-    x = distances(scores, 1 / a)
+    within = distances(scores, 1 / a) < 1
+    # The edge of the support is sharp: its position needs all the digits that there are.
+    precise = scores if scores.device.type == "mps" else scores.double()
+    x = torch.where(within, distances(precise, 1 / a), torch.inf)
+    x = torch.where(
+        scores.isnan().any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True),
+        torch.nan,
+        x,
+    )
     inside = x < torch.pow(_largest_weight(x.pow(1 / a), a), a)
     inside = inside | (x == 0)  # the power may underflow; the maxima always belong
     edge = torch.where(inside, x, -torch.inf).amax(-1, keepdim=True)
@@ -75,7 +88,7 @@ def _concave(scores: Tensor, alpha: Tensor) -> Tensor:
         excess = weights.sum(-1, keepdim=True) - 1
         w = (w - excess / slopes.sum(-1, keepdim=True).clamp_min(1)).clamp_min(0)
     weights = _norm_with(w, rest, a, inside)[0]
-    return torch.where(x.isnan(), torch.nan, weights)
+    return torch.where(x.isnan(), torch.nan, weights).to(scores.dtype)
 
 
 def _largest_weight(t: Tensor, a: Tensor) -> Tensor:
@@ -106,26 +119,37 @@ def _normalise(weights: Tensor) -> Tensor:
     return weights / torch.where(total == 0, 1.0, total)
 
 
-def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gradients with respect to the scores and to alpha, as differentiable torch operations.
+def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
+    r"""Gradient with respect to the scores: :math:`g (v - \bar v)`, averaged with weights g.
 
-    With :math:`g = p^{2-\alpha}` on the support, :math:`J = \mathrm{diag}(g) - g g^\top / \sum g`.
-    For any regulariser, :math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`;
-    here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
-    :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`, finite at alpha = 1.
+    The Jacobian is :math:`J = \mathrm{diag}(g) - g g^\top / \sum g` with :math:`g = p^{2-\alpha}` on the
+    support. In differentiable torch operations while a graph is recorded, else compiled.
     """
+    loops = compiled("simplex") if runs_compiled(weights) and not torch.is_grad_enabled() else None
+    if loops is not None:
+        return run_backward(loops.entmax_backward, weights, alpha, cotangent)
     support = (weights > 0) & (alpha < torch.inf)
     logs = torch.log(torch.where(support, weights, 1.0))
     finite_alpha = torch.where(alpha < torch.inf, alpha, 2.0)
     limit = torch.finfo(weights.dtype).max ** 0.5  # tiny weights have huge slopes when alpha > 2
     g = torch.where(support, torch.exp((2 - finite_alpha) * logs).clamp_max(limit), 0.0)
     total = g.sum(-1, keepdim=True)
-    inner = torch.where(support, cotangent, 0.0)
+    # Past alpha = 2 one slope may dwarf the others: centred there, the difference keeps its digits.
+    origin = cotangent.gather(-1, g.argmax(-1, keepdim=True))
+    inner = torch.where(support, cotangent - origin, 0.0)
     mean = (g * inner).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    grad = g * (inner - mean)
-    grad = torch.where(weights.isnan(), torch.nan, grad)
-    curvature = logs.square() * _phi((finite_alpha - 1) * logs)
-    return grad, -(curvature * grad).sum(-1, keepdim=True)
+    return torch.where(weights.isnan(), torch.nan, g * (inner - mean))
+
+
+def slope(weights: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`, as for any regulariser.
+
+    Here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
+    :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`: finite at alpha = 1.
+    """
+    logs = torch.log(torch.where(weights > 0, weights, 1.0))
+    finite_alpha = torch.where(alpha < torch.inf, alpha, 2.0)
+    return -vjp(weights, alpha, logs.square() * _phi((finite_alpha - 1) * logs))
 
 
 def _phi(t: Tensor) -> Tensor:

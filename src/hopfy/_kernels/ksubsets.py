@@ -11,14 +11,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hopfy._checks import values_can_be_read
+from hopfy._kernels._compile import compiled, runs_compiled
+from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import steps_for
 
-__all__ = ["reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    return reference(scores, k)
+    loops = compiled("ksubsets") if runs_compiled(scores) else None
+    if loops is None:
+        _refuse(_first_short_row(scores, k))
+        return reference(scores, k)
+    weights, short_rows = run_forward(loops.ksubsets_forward, scores, k)
+    _refuse(max(short_rows))
+    return weights
+
+
+def _refuse(short_row: int) -> None:
+    """Say which row has fewer entries to select from than k asks for; -1 stands for none."""
+    if short_row >= 0:
+        raise ValueError(
+            f"expected k <= the number of unmasked entries of every row, but row {short_row} has "
+            "fewer (counting rows over all leading dimensions); lower k there or unmask entries."
+        )
+
+
+def _first_short_row(scores: Tensor, k: Tensor) -> int:
+    if not values_can_be_read(scores):
+        return -1
+    available = (scores > -torch.inf).sum(-1, keepdim=True)
+    short = ((available > 0) & (available < k)).flatten().nonzero()
+    return int(short[-1]) if len(short) else -1
 
 
 def reference(scores: Tensor, k: Tensor) -> Tensor:
@@ -26,7 +52,7 @@ def reference(scores: Tensor, k: Tensor) -> Tensor:
     kept = scores > -torch.inf
     available = kept.sum(-1, keepdim=True)
     spoiled = scores.isnan().any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True)
-    k = torch.minimum(k.to(scores.dtype), available.to(scores.dtype))
+    k = torch.minimum(k, available.to(k.dtype))
     last = (torch.ceil(k).long() - 1).clamp(0, max(scores.shape[-1] - 1, 0))
     pivot = scores.sort(-1, descending=True).values.gather(-1, last)
     d = torch.where(kept & ~spoiled, scores - pivot, -torch.inf)
@@ -34,7 +60,7 @@ def reference(scores: Tensor, k: Tensor) -> Tensor:
     high = torch.zeros_like(pivot)
     for _ in range(steps_for(scores.dtype)):
         middle = (low + high) / 2
-        above = (d - middle).clamp(0, 1).sum(-1, keepdim=True) >= k
+        above = _precise_sum((d - middle).clamp(0, 1)) >= k
         low = torch.where(above, middle, low)
         high = torch.where(above, high, middle)
     tau = _exact_threshold(d, low, k)
@@ -47,19 +73,31 @@ def _exact_threshold(d: Tensor, tau: Tensor, k: Tensor) -> Tensor:
     ones = (d - tau) >= 1
     between = (d > tau) & ~ones
     count = between.sum(-1, keepdim=True)
-    total = torch.where(between, d, 0.0).sum(-1, keepdim=True) + ones.sum(-1, keepdim=True) - k
-    return torch.where(count > 0, total / count.clamp_min(1), tau)
+    total = _precise_sum(torch.where(between, d, 0.0)) + ones.sum(-1, keepdim=True) - k
+    return torch.where(count > 0, total / count.clamp_min(1), tau).to(d.dtype)
 
 
-def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gradients with respect to the scores and to k, as differentiable torch operations.
+def _precise_sum(rows: Tensor) -> Tensor:
+    """Sums in float64 where the device has it: many entries near 1 leave few digits for k."""
+    return rows.sum(-1, keepdim=True, dtype=None if rows.device.type == "mps" else torch.float64)
+
+
+def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
+    r"""Gradient with respect to the scores.
 
     Between 0 and 1 the map is :math:`\theta - \tau` with one shared :math:`\tau`, so the Jacobian
-    centres the cotangent over those entries, and :math:`\partial y / \partial k` is uniform there.
+    centres the cotangent over those entries; elsewhere it is zero.
     """
+    loops = compiled("ksubsets") if runs_compiled(weights) and not torch.is_grad_enabled() else None
+    if loops is not None:
+        return run_backward(loops.ksubsets_backward, weights, k, cotangent)
     between = (weights > 0) & (weights < 1)
-    inner = torch.where(between, cotangent, 0.0)
-    count = between.sum(-1, keepdim=True).clamp_min(1)
-    mean = inner.sum(-1, keepdim=True) / count
-    grad = torch.where(between, inner - mean, 0.0)
-    return torch.where(weights.isnan(), torch.nan, grad), mean.expand(*mean.shape[:-1], 1)
+    mean = (slope(weights, k) * cotangent).sum(-1, keepdim=True)
+    return torch.where(weights.isnan(), torch.nan, torch.where(between, cotangent - mean, 0.0))
+
+
+def slope(weights: Tensor, k: Tensor) -> Tensor:
+    r""":math:`\partial y / \partial k`: one more unit is shared by the entries between 0 and 1."""
+    between = (weights > 0) & (weights < 1)
+    share = 1 / between.sum(-1, keepdim=True).clamp_min(1).to(weights.dtype)
+    return torch.where(between, share, 0.0)

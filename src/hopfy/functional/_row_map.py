@@ -7,52 +7,65 @@ A row map has one tensor of scores (..., N), one parameter beside the rows (0-d 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad as fw
 
 __all__ = ["row_map"]
 
 Solve = Callable[[Tensor, Tensor], Tensor]
-Vjp = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Vjp = Callable[[Tensor, Tensor, Tensor], Tensor]
+Slope = Callable[[Tensor, Tensor], Tensor]
 
 
-def row_map(name: str, solve: Solve, vjp: Vjp) -> Solve:
+def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
     """Return ``(scores, parameter) -> weights``, differentiable any number of times in both.
 
-    Three doors lead to the same two functions: a lean `autograd.Function` for ordinary eager use,
-    one with ``setup_context`` and a vmap rule for `torch.func`, and the custom operator
+    Three doors lead to the same functions: a lean `autograd.Function` for ordinary eager use, one with
+    ``setup_context``, a vmap rule and a forward mode for `torch.func`, and the custom operator
     ``hopfy::name`` that `torch.compile` and `torch.export` keep whole in their graphs.
+
+    Args:
+        name: of the operator.
+        solve: ``(scores, parameter) -> weights``.
+        vjp: ``(weights, parameter, cotangent) -> gradient`` with respect to the scores.
+        slope: ``(weights, parameter) ->`` derivative of the weights by the parameter.
     """
-    eager = _eager_function(name, solve, vjp)
-    transformed = _transformable_function(name, solve, vjp)
-    operator = _operator(name, solve, vjp)
+
+    def gradients(
+        weights: Tensor, parameter: Tensor, cotangent: Tensor, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        gradient = vjp(weights, parameter, cotangent)
+        if not needed:
+            return gradient, None
+        inner = torch.where(weights > 0, cotangent, 0.0)  # what is not selected has no slope
+        along = (slope(weights, parameter) * inner).sum(-1, keepdim=True)
+        return gradient, along.sum_to_size(parameter.shape).to(parameter.dtype)
+
+    eager = _eager_function(name, solve, gradients)
+    transformable = _transformable_function(name, solve, vjp, slope, gradients)
+    operator = _operator(name, solve, gradients)
 
     def apply(scores: Tensor, parameter: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            return operator(scores, parameter)  # type: ignore[no-any-return]
-        if torch._C._are_functorch_transforms_active():
-            return transformed.apply(scores, parameter)  # type: ignore[no-any-return,no-untyped-call]
-        if torch.is_grad_enabled() and (scores.requires_grad or parameter.requires_grad):
-            return eager.apply(scores, parameter)  # type: ignore[no-any-return,no-untyped-call]
-        if torch.autograd.forward_ad._current_level >= 0:
-            return transformed.apply(scores, parameter)  # type: ignore[no-any-return,no-untyped-call]
-        return solve(scores, parameter)
+            weights = operator(scores, parameter)
+        elif torch._C._are_functorch_transforms_active() or fw._current_level >= 0:
+            weights = transformable.apply(scores, parameter)
+        elif torch.is_grad_enabled() and (scores.requires_grad or parameter.requires_grad):
+            weights = eager.apply(scores, parameter)
+        else:
+            weights = solve(scores, parameter)
+        return cast(Tensor, weights)
 
     return apply
 
 
-def _gradients(
-    vjp: Vjp, weights: Tensor, parameter: Tensor, cotangent: Tensor, needs: tuple[bool, ...]
-) -> tuple[Tensor | None, Tensor | None]:
-    scores_grad, parameter_grad = vjp(weights, parameter, cotangent)
-    if not needs[1]:
-        return scores_grad, None
-    return scores_grad, parameter_grad.sum_to_size(parameter.shape).to(parameter.dtype)
+Gradients = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
-def _eager_function(name: str, solve: Solve, vjp: Vjp) -> Any:
+def _eager_function(name: str, solve: Solve, gradients: Gradients) -> Any:
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, scores: Tensor, parameter: Tensor) -> Tensor:
@@ -62,13 +75,16 @@ def _eager_function(name: str, solve: Solve, vjp: Vjp) -> Any:
 
         @staticmethod
         def backward(ctx: Any, cotangent: Tensor) -> Any:
-            return _gradients(vjp, *ctx.saved_tensors, cotangent, ctx.needs_input_grad)
+            weights, parameter = ctx.saved_tensors
+            return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
 
     Eager.__name__ = Eager.__qualname__ = name
     return Eager
 
 
-def _transformable_function(name: str, solve: Solve, vjp: Vjp) -> Any:
+def _transformable_function(
+    name: str, solve: Solve, vjp: Vjp, slope: Slope, gradients: Gradients
+) -> Any:
     class Transformable(torch.autograd.Function):
         @staticmethod
         def forward(scores: Tensor, parameter: Tensor) -> Tensor:
@@ -81,22 +97,17 @@ def _transformable_function(name: str, solve: Solve, vjp: Vjp) -> Any:
 
         @staticmethod
         def backward(ctx: Any, cotangent: Tensor) -> Any:
-            return _gradients(vjp, *ctx.saved_tensors, cotangent, ctx.needs_input_grad)
+            weights, parameter = ctx.saved_tensors
+            return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
 
         @staticmethod
         def jvp(ctx: Any, scores_t: Tensor | None, parameter_t: Tensor | None) -> Tensor:
             weights, parameter = ctx.saved_tensors
             tangent = torch.zeros_like(weights)
             if scores_t is not None:
-                tangent = tangent + vjp(weights, parameter, scores_t)[0]
+                tangent = tangent + vjp(weights, parameter, scores_t)
             if parameter_t is not None:
-                # One reverse pass per entry is wasteful, but J is not kept: differentiate vjp,
-                # which is linear in the cotangent, with respect to that cotangent.
-                with torch.enable_grad():
-                    dual = torch.zeros_like(weights).requires_grad_()
-                    along = vjp(weights.detach(), parameter.detach(), dual)[1]
-                    (column,) = torch.autograd.grad(along.sum(), dual)
-                tangent = tangent + column * parameter_t
+                tangent = tangent + slope(weights, parameter) * parameter_t
             return tangent
 
         @staticmethod
@@ -108,23 +119,18 @@ def _transformable_function(name: str, solve: Solve, vjp: Vjp) -> Any:
                 scores = scores.movedim(scores_dim, 0)
             if parameter_dim is not None:
                 parameter = parameter.movedim(parameter_dim, 0)
-                missing = scores.ndim - parameter.ndim
-                parameter = parameter.reshape(
-                    parameter.shape[0], *(1,) * missing, *parameter.shape[1:]
-                )
-            return Transformable.apply(scores, parameter), 0  # type: ignore[no-untyped-call]
+                between = (1,) * (scores.ndim - parameter.ndim)
+                parameter = parameter.reshape(info.batch_size, *between, *parameter.shape[1:])
+            return Transformable.apply(scores, parameter), 0
 
     Transformable.__name__ = Transformable.__qualname__ = f"{name}_transformable"
     return Transformable
 
 
-def _operator(name: str, solve: Solve, vjp: Vjp) -> Any:
-    def fresh(scores: Tensor, parameter: Tensor) -> Tensor:
-        return solve(scores, parameter).clone(memory_format=torch.contiguous_format)
-
+def _operator(name: str, solve: Solve, gradients: Gradients) -> Any:
     operator = torch.library.custom_op(
         f"hopfy::{name}",
-        fresh,
+        lambda scores, parameter: solve(scores.detach(), parameter.detach()),
         mutates_args=(),
         schema="(Tensor scores, Tensor parameter) -> Tensor",
     )
@@ -137,7 +143,8 @@ def _operator(name: str, solve: Solve, vjp: Vjp) -> Any:
         ctx.save_for_backward(output, inputs[1])
 
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return _gradients(vjp, *ctx.saved_tensors, cotangent, ctx.needs_input_grad)
+        weights, parameter = ctx.saved_tensors
+        return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
 
     operator.register_autograd(backward, setup_context=setup)
     return operator
