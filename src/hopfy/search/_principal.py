@@ -49,7 +49,9 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
     step = max(1, memories.shape[0] // _SAMPLE)
     sample = memories[::step]
     centre = sample.double().mean(0)
-    sample = sample - centre.to(sample.dtype)
+    sample = sample.double() - centre
+    # At unit scale no product overflows, and float32 is precise enough: any basis is valid.
+    sample = (sample / sample.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).float()
     width = min(memories.shape[1], directions + 16)
     generator = torch.Generator().manual_seed(0)
     basis = torch.randn(memories.shape[1], width, generator=generator, dtype=sample.dtype)
@@ -122,7 +124,7 @@ class Principal:
         scales = torch.stack([single * p.norm(dim=1), single * ones, 4 * single * rest])
         slack = self._sizes[:, :3] @ scales + double * self._sizes[:, 3:] * sizes
         slack += queries @ self.frame.centre + 1e-30
-        safe = sizes * self._sizes[:, 3].max() < 1e36
+        safe = slack.isfinite().all(0) & (sizes * self._sizes[:, 3].max() < 1e36)
         return Left(vectors.float(), slack, fine.float(), safe)
 
 
