@@ -222,7 +222,7 @@ def test_pruned_and_streamed_answers_are_identical(
     some = memories[:: max(1, len(memories) // 8)]
     queries = torch.cat([some, some + 1e-3 * torch.randn_like(some) * some.abs().mean()])
     streamed = ExactIndex(memories, 0)
-    scale = float((queries @ memories.mT).std()) or 1.0
+    scale = float((queries.double() @ memories.double().mT).std()) or 1.0
     for directions in (1, 6):
         pruned = ExactIndex(memories, directions)
         for name in ("sparsemax", "3-subsets", "inf-entmax"):
