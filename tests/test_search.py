@@ -314,7 +314,7 @@ def test_two_extensions_of_one_index_do_not_disturb_each_other() -> None:
 
 
 def test_a_doubled_index_is_planned_anew() -> None:
-    memories = low_rank(8400, 64, 4, 0.02)
+    memories = low_rank(8400, 128, 4, 0.005)
     index = ExactIndex(memories[:4100])
     frame = index._principal.frame if index._principal else None
     assert frame is not None
