@@ -314,11 +314,11 @@ def test_two_extensions_of_one_index_do_not_disturb_each_other() -> None:
 
 
 def test_a_doubled_index_is_planned_anew() -> None:
-    memories = low_rank(8400, 128, 4, 0.005)
-    index = ExactIndex(memories[:4100])
+    memories = low_rank(10000, 128, 8, 0.01)
+    index = ExactIndex(memories[:5000])
     frame = index._principal.frame if index._principal else None
     assert frame is not None
-    assert index.extended(memories[:5000])._principal.frame is frame  # type: ignore[union-attr]
+    assert index.extended(memories[:5500])._principal.frame is frame  # type: ignore[union-attr]
     assert index.extended(memories)._principal.frame is not frame  # type: ignore[union-attr]
 
 

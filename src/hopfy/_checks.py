@@ -201,8 +201,16 @@ def finite_norms(memories: Tensor, first: int = 0) -> Tensor:
 
     ``first`` is the number of the first row, for the message.
     """
-    blocks = torch.split(memories, 4096)  # a float64 copy of all of them may not fit
-    norms = torch.cat([block.double().norm(dim=1) for block in blocks])
+    count = memories.shape[0]
+    norms = torch.empty(count, dtype=torch.float64, device=memories.device)
+    # A float64 copy of all of them may not fit, and many short-lived ones fragment the heap.
+    wide = torch.empty(
+        min(count, 1024), memories.shape[1], dtype=torch.float64, device=norms.device
+    )
+    for start in range(0, count, 1024):
+        rows = memories[start : start + 1024]
+        part = wide[: rows.shape[0]].copy_(rows)
+        torch.linalg.vector_norm(part, dim=1, out=norms[start : start + 1024])
     wrong = (~norms.isfinite()).nonzero()
     if wrong.numel():
         raise ValueError(

@@ -97,7 +97,8 @@ def _spread(memories: Tensor, rows: int) -> Tensor:
 
 def _last_neighbour(memories: Tensor, queries: Tensor) -> Tensor:
     best = queries.new_full((queries.shape[0], _NEIGHBOURS), -torch.inf)
-    for block in torch.split(memories, BLOCK):
+    for start in range(0, memories.shape[0], BLOCK):
+        block = memories[start : start + BLOCK]
         scores = torch.cat([best, queries @ block.mT], 1)
         best = scores.topk(_NEIGHBOURS, dim=1).values
     return best[:, -1]

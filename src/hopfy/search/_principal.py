@@ -94,6 +94,7 @@ class Principal:
     @classmethod
     def of(cls, memories: Tensor, frame: Frame, coarse: int) -> Principal:
         """The bounds of ``memories`` in a frame, ``coarse`` of its directions for the first."""
+        coarse = min(coarse, frame.basis.shape[1])  # few memories span few directions
         tables = _described(memories, frame, coarse)
         return cls([Growing(table) for table in tables], memories.shape[0], frame, coarse)
 
@@ -129,5 +130,10 @@ class Principal:
 
 
 def _described(rows: Tensor, frame: Frame, coarse: int) -> list[Tensor]:
-    parts = [_describe(chunk, frame, coarse) for chunk in torch.split(rows, _CHUNK)]
-    return [torch.cat(tables) for tables in zip(*parts, strict=True)]
+    count, directions = rows.shape[0], frame.basis.shape[1]
+    tables = [torch.empty(count, w) for w in (coarse + 2, directions - coarse + 2, 4)]
+    for start in range(0, count, _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        for table, part in zip(tables, _describe(rows[chunk], frame, coarse), strict=True):
+            table[chunk] = part
+    return tables
