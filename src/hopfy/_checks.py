@@ -32,6 +32,7 @@ __all__ = [
     "as_states",
     "as_weights",
     "check_parameter",
+    "finite_norms",
     "values_can_be_read",
 ]
 
@@ -221,10 +222,10 @@ def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
     )
 
 
-def as_memories(memories: object) -> tuple[Tensor, Tensor]:
-    """Return ``memories`` (N, D) detached, contiguous and at least float32, and their norms (N,).
+def as_memories(memories: object) -> Tensor:
+    """Return ``memories`` (N, D) detached, contiguous and at least float32.
 
-    The norms are float64. A NumPy array, memory-mapped or not, is read in place.
+    A NumPy array, memory-mapped or not, is read in place. The entries are not looked at.
     """
     if isinstance(memories, np.ndarray):
         with warnings.catch_warnings():
@@ -242,16 +243,31 @@ def as_memories(memories: object) -> tuple[Tensor, Tensor]:
     memories = memories.detach()
     if memories.dtype in (torch.float16, torch.bfloat16):
         memories = memories.float()
-    memories = memories.contiguous()
-    norms = [block.double().norm(dim=1) for block in torch.split(memories, 4096)]
-    sizes = torch.cat(norms)
-    wrong = (~sizes.isfinite()).nonzero()
+    return memories.contiguous()
+
+
+def finite_norms(memories: Tensor, first: int = 0) -> Tensor:
+    """The norms (N,) of ``memories`` in float64; a sentence if one of them is not finite.
+
+    ``first`` is the number of the first row, for the message.
+    """
+    count = memories.shape[0]
+    norms = torch.empty(count, dtype=torch.float64, device=memories.device)
+    # A float64 copy of all of them may not fit, and many short-lived ones fragment the heap.
+    wide = torch.empty(
+        min(count, 1024), memories.shape[1], dtype=torch.float64, device=norms.device
+    )
+    for start in range(0, count, 1024):
+        rows = memories[start : start + 1024]
+        part = wide[: rows.shape[0]].copy_(rows)
+        torch.linalg.vector_norm(part, dim=1, out=norms[start : start + 1024])
+    wrong = (~norms.isfinite()).nonzero()
     if wrong.numel():
         raise ValueError(
-            f"expected memories with finite entries and norms, got NaN, infinity or an overflow in "
-            f"row {int(wrong[0])}; drop or repair it."
+            "expected memories with finite entries and norms, got NaN, infinity or an overflow in "
+            f"row {first + int(wrong[0])}; drop or repair it."
         )
-    return memories, sizes
+    return norms
 
 
 def as_queries(queries: object, memories: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def _floor(best, reach, nudge):  # type: ignore[no-untyped-def]
     """Scores at or below this have no part in the answer."""
     if best == -np.inf:
         return -np.inf
-    return best - reach - nudge * abs(best)
+    floor = best - reach - nudge * abs(best)
+    return floor - 1e-300 if nudge > 0 else floor  # a tie at zero must survive too
 
 
 @jit

@@ -7,9 +7,9 @@ inside the slack. The product itself is `Plain`: l(q) = q, and the slack is roun
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,12 +36,10 @@ class Left(NamedTuple):
 
 
 class Bounds(Protocol):
-    """Upper bounds for a fixed set of memories."""
+    """Upper bounds for a fixed set of memories: r(x) in ``right``, a second bound in ``fine``."""
 
     right: Tensor
-    """r(x), (N, K)."""
     fine: Tensor
-    """The memories' side of the second bound, (N, W)."""
 
     def left(self, queries: Tensor) -> Left:
         """The side of ``queries`` (M, D), given in float64."""
@@ -54,24 +52,24 @@ def rounding(terms: int, dtype: torch.dtype) -> float:
     (Higham, 2002, section 3.1), fused or not; two more terms pay for what surrounds the product.
     """
     n_u = (terms + 2) * torch.finfo(dtype).eps / 2
-    return n_u / (1 - n_u) if n_u < 0.5 else np.inf
+    return n_u / (1 - n_u) if n_u < 0.5 else math.inf
 
 
 def block_maxima(sizes: Tensor) -> Tensor:
-    """The largest of each block of ``BLOCK`` rows of ``sizes`` (N, S): shape (blocks, S)."""
-    blocks = -(-sizes.shape[0] // BLOCK)
-    padded = sizes.new_zeros(blocks * BLOCK, sizes.shape[1])
-    padded[: sizes.shape[0]] = sizes
-    return padded.view(blocks, BLOCK, -1).amax(1)
+    """The largest of each block of `BLOCK` rows of ``sizes`` (N, S): shape (blocks, S)."""
+    return torch.stack([block.amax(0) for block in torch.split(sizes, BLOCK)])
 
 
 class Plain:
-    """The scores themselves: one full product in the memories' dtype."""
+    """The scores themselves: one full product in the memories' dtype.
+
+    ``norms`` (blocks,) are the largest norms of each block of memories, float64.
+    """
 
     def __init__(self, memories: Tensor, norms: Tensor) -> None:
         self.right = memories
         self.fine = torch.empty(memories.shape[0], 0)
-        self._norms = block_maxima(norms.unsqueeze(1)).squeeze(1)
+        self._norms = norms
 
     def left(self, queries: Tensor) -> Left:
         dtype, terms = self.right.dtype, self.right.shape[1]
@@ -80,6 +78,6 @@ class Plain:
         relative = rounding(terms, dtype) + rounding(terms, torch.float64)
         underflow = 4 * terms * torch.finfo(dtype).tiny
         slack = relative * self._norms.unsqueeze(1) * norms + underflow
-        largest = norms * (self._norms.max() if self._norms.numel() else 0.0)
+        largest = norms * self._norms.max()
         safe = torch.isfinite(slack).all(0) & (largest < 0.01 * torch.finfo(dtype).max)
         return Left(queries.to(dtype), slack, torch.empty(queries.shape[0], 0), safe)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_memories, as_positive, as_queries
+from hopfy._checks import as_memories, as_positive, as_queries, finite_norms
 from hopfy._kernels import select
 from hopfy._kernels._compile import compiled, runs_compiled
 from hopfy._kernels.select import Found
 from hopfy.omega import Omega
-from hopfy.search._bounds import Bounds, Plain
+from hopfy.search._bounds import Bounds, Plain, block_maxima
 from hopfy.search._candidates import best_first, weights_of
 from hopfy.search._goal import Goal, goal_of, is_softmax
+from hopfy.search._growing import Growing
 from hopfy.search._plan import budget_for, planned_bounds, principal_bounds
 from hopfy.search._principal import Principal
 from hopfy.search._sweep import QUERIES, sweep
@@ -52,11 +54,11 @@ class ExactIndex:
     r"""One exact Hopfield update :math:`q \leftarrow X^\top \hat y(\beta X q)` for many queries.
 
     Memories (N, D) and queries are taken in blocks, so memory use does not grow with N times M.
-    Every score that takes part in an answer is computed in float64, and what is left out is ruled out
-    by a bound that counts rounding: the answer does not depend on blocks, threads or bounds.
+    Every score that takes part in an answer is computed in float64, and what is left out is ruled
+    out by a bound that counts rounding: the answer does not depend on blocks, threads or bounds.
 
     Args:
-        memories: (N, D), float32 or float64 (halves are widened); a NumPy array may be a memory map.
+        memories: (N, D), float32 or float64 (halves are widened); a NumPy memory map will do.
             They are not copied: do not change them afterwards.
         directions: principal directions whose bounds rule memories out before they are scored in
             full; None chooses from the memories, 0 scores all of them.
@@ -71,17 +73,68 @@ class ExactIndex:
     """
 
     def __init__(self, memories: Tensor, directions: int | None = None) -> None:
-        self._memories, norms = as_memories(memories)
+        self._memories = as_memories(memories)
+        self._norms = Growing(finite_norms(self._memories))
+        self._wanted = directions
+        self._planned_for = len(self)
         self._compiled = runs_compiled(self._memories) and compiled("select") is not None
-        self._plain = Plain(self._memories, norms)
-        self._principal = self._planned(directions) if self._compiled else None
+        self._principal = self._plan(directions) if self._compiled else None
+        self._plain = Plain(self._memories, _largest(self._norms, len(self)))
 
-    def _planned(self, directions: int | None) -> Principal | None:
+    def _plan(self, directions: int | None) -> Principal | None:
         if directions is None:
             return planned_bounds(self._memories)
         if not isinstance(directions, int) or isinstance(directions, bool) or directions < 0:
             raise ValueError(f"expected directions to be None or at least 0, got {directions!r}.")
         return principal_bounds(self._memories, directions) if directions else None
+
+    def extended(self, memories: Tensor) -> ExactIndex:
+        """An index of ``memories``, whose first rows are the present ones, unchanged.
+
+        The cost is that of the new rows: centre and directions stay, as any give valid bounds. They
+        are chosen anew when the number of memories has doubled. This index stays as it is.
+
+        >>> index = ExactIndex(torch.eye(3)[:2])
+        >>> len(index.extended(torch.eye(3)))
+        3
+        """
+        memories = as_memories(memories)
+        count = len(self)
+        if memories.shape[0] < count or memories.shape[1:] != self._memories.shape[1:]:
+            raise ValueError(
+                f"expected the {tuple(self._memories.shape)} memories with rows added, "
+                f"got shape {tuple(memories.shape)}."
+            )
+        if memories.shape[0] >= 2 * self._planned_for or memories.dtype != self._memories.dtype:
+            return ExactIndex(memories, self._wanted)
+        rows = memories[count:]
+        norms = (
+            self._norms.plus(count, finite_norms(rows, first=count)) if len(rows) else self._norms
+        )
+        principal = self._principal
+        if principal is not None and len(rows):
+            principal = principal.extended(rows)
+        return self._with(memories, norms, principal)
+
+    def restricted(self, kept: Tensor, memories: Tensor | None = None) -> ExactIndex:
+        """An index of the memories numbered ``kept`` only, in that order.
+
+        ``memories``, if given, must be ``index.memories[kept]``; otherwise they are copied here.
+
+        >>> ExactIndex(torch.eye(3)).restricted(torch.tensor([2, 0])).memories
+        tensor([[0., 0., 1.],
+                [1., 0., 0.]])
+        """
+        memories = as_memories(self._memories[kept] if memories is None else memories)
+        norms = Growing(self._norms.rows(len(self))[kept])
+        principal = None if self._principal is None else self._principal.taken(kept)
+        return self._with(memories, norms, principal)
+
+    def _with(self, memories: Tensor, norms: Growing, principal: Principal | None) -> ExactIndex:
+        index = copy(self)
+        index._memories, index._norms, index._principal = memories, norms, principal
+        index._plain = Plain(memories, _largest(norms, len(index)))
+        return index
 
     def __len__(self) -> int:
         return self._memories.shape[0]
@@ -144,6 +197,26 @@ class ExactIndex:
             scores[rest], indices[rest] = dense_top(self._memories, queries[rest].double(), k)
         return Top(scores, indices)
 
+    @torch.no_grad()
+    def separations(self, kept: Tensor) -> Tensor:
+        r""":math:`\Delta_i = x_i^\top x_i - \max_{j \ne i} x_i^\top x_j` (Def. 2) of some memories.
+
+        For those numbered ``kept`` (P,), in float64; infinite where there is only one memory.
+        Pattern i is a fixed point if :math:`\Delta_i \ge m / \beta` (Prop. 2).
+
+        >>> ExactIndex(2 * torch.eye(3)).separations(torch.tensor([0, 2]))
+        tensor([4., 4.], dtype=torch.float64)
+        """
+        own = self._memories[kept]
+        if len(self) == 1:
+            return torch.full((own.shape[0],), torch.inf, dtype=torch.float64)
+        top = self.top(own, 2)
+        itself = top.indices == kept.unsqueeze(1)
+        # Its own score comes from the same arithmetic where possible: duplicates give exactly 0.
+        score = torch.where(itself, top.scores, 0.0).sum(1)
+        score = torch.where(itself.any(1), score, own.double().square().sum(1))
+        return score - torch.where(itself, -torch.inf, top.scores).amax(1)
+
     def _can_sweep(self, goal: Goal) -> bool:
         return self._compiled and goal.rank <= len(self) and math.isfinite(goal.reach)
 
@@ -151,7 +224,7 @@ class ExactIndex:
         """Places in ``queries``, what was found for them, and which of those rows are complete."""
         wanted = queries.isfinite().all(1).nonzero().squeeze(1)
         if self._principal is not None:
-            left = []
+            left: list[Tensor] = []
             for places in _with_a_trial(wanted):
                 if len(left) == 1 and 2 * left[0].numel() > _TRIAL:
                     left.append(places)  # the trial showed that the bounds do not help here
@@ -180,6 +253,10 @@ class ExactIndex:
         if not bool(finite.all()):
             weights = _without_rows(weights, ~finite)
         return _spoil(states, queries), weights
+
+
+def _largest(norms: Growing, count: int) -> Tensor:
+    return block_maxima(norms.rows(count).unsqueeze(1)).squeeze(1)
 
 
 def _with_a_trial(places: Tensor) -> list[Tensor]:

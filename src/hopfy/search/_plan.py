@@ -1,7 +1,7 @@
 """Whether principal directions pay for a set of memories, and how many.
 
-The cost of a search is estimated from a trial: stored patterns look for their best neighbour, and the
-share of memories that bounds from r directions cannot rule out is counted on a sample.
+The cost of a search is estimated from a trial: stored patterns look for their best neighbours,
+and the share of memories that bounds from r directions cannot rule out is counted on a sample.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _LEAST_MEMORIES = 4096
 _LEAST_DIRECTIONS = 8
 _MOST_DIRECTIONS = 96
 _QUERIES = 32
+_NEIGHBOURS = 10
 _SAMPLE = 4096
 
 # Costs in multiply-adds of a large product: looking at a bound, a second bound (a cache miss and a
 # short product), and an exact score (a cold row, and float64 sums at a fraction of the speed).
 _LOOK = 10
-_SECOND = 2000
+_SECOND = 4000
 _EXACT_FIXED, _EXACT_TERM = 2000, 12
 # A search meets more survivors than one that knows the best score from the start.
-_UNCERTAINTY = 2.0
+_UNCERTAINTY = 4.0
 # A plan must promise this much of the plain product's cost, or less.
 _WORTHWHILE = 0.6
 
@@ -39,20 +40,20 @@ def planned_bounds(memories: Tensor) -> Principal | None:
         return None
     frame = leading_frame(memories, most)
     coarse = _best_split(memories, frame)
-    return None if coarse is None else Principal(memories, frame, coarse)
+    return None if coarse is None else Principal.of(memories, frame, coarse)
 
 
 def principal_bounds(memories: Tensor, directions: int) -> Principal:
     """Bounds from exactly so many directions, and twice as many for survivors."""
     directions = min(directions, memories.shape[1])
     frame = leading_frame(memories, min(2 * directions, memories.shape[1]))
-    return Principal(memories, frame, directions)
+    return Principal.of(memories, frame, directions)
 
 
 def budget_for(memories: Tensor) -> int:
-    """Second bounds that cost as much as the plain product of one query."""
+    """Second bounds that cost about twice as much as the plain product of one query."""
     count, size = memories.shape
-    return max(64, count * size // _SECOND)
+    return max(64, 2 * count * size // _SECOND)
 
 
 def _best_split(memories: Tensor, frame: Frame) -> int | None:
@@ -74,7 +75,7 @@ def _best_split(memories: Tensor, frame: Frame) -> int | None:
 def _survivors(memories: Tensor, frame: Frame, options: list[int]) -> list[float]:
     """The share of memories that r directions cannot rule out, for each r."""
     queries = _spread(memories, _QUERIES)
-    floor = _second_best(memories, queries).double()
+    floor = _last_neighbour(memories, queries).double()
     centred, p, _ = frame.coordinates(queries)
     sample, p_sample, _ = frame.coordinates(_spread(memories, _SAMPLE))
     constant = (queries.double() @ frame.centre).unsqueeze(1) + sample @ frame.centre
@@ -94,9 +95,10 @@ def _spread(memories: Tensor, rows: int) -> Tensor:
     return memories[:: max(1, memories.shape[0] // rows)][:rows]
 
 
-def _second_best(memories: Tensor, queries: Tensor) -> Tensor:
-    best = queries.new_full((queries.shape[0], 2), -torch.inf)
-    for block in torch.split(memories, BLOCK):
+def _last_neighbour(memories: Tensor, queries: Tensor) -> Tensor:
+    best = queries.new_full((queries.shape[0], _NEIGHBOURS), -torch.inf)
+    for start in range(0, memories.shape[0], BLOCK):
+        block = memories[start : start + BLOCK]
         scores = torch.cat([best, queries @ block.mT], 1)
-        best = scores.topk(2, dim=1).values
-    return best[:, 1]
+        best = scores.topk(_NEIGHBOURS, dim=1).values
+    return best[:, -1]

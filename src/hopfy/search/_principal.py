@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hopfy.search._bounds import Left, block_maxima, rounding
+from hopfy.search._growing import Growing
 
 __all__ = ["Frame", "Principal", "leading_frame"]
 
@@ -48,7 +49,9 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
     step = max(1, memories.shape[0] // _SAMPLE)
     sample = memories[::step]
     centre = sample.double().mean(0)
-    sample = sample - centre.to(sample.dtype)
+    sample = sample.double() - centre
+    # At unit scale no product overflows, and float32 is precise enough: any basis is valid.
+    sample = (sample / sample.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).float()
     width = min(memories.shape[1], directions + 16)
     generator = torch.Generator().manual_seed(0)
     basis = torch.randn(memories.shape[1], width, generator=generator, dtype=sample.dtype)
@@ -59,19 +62,6 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
     return Frame(centre, orthonormal[:, :directions].contiguous())
 
 
-class _Rows(NamedTuple):
-    """The memories' side: coarse and fine bounds, and the sizes that rounding scales with."""
-
-    coarse: Tensor
-    fine: Tensor
-    sizes: Tensor
-
-    @classmethod
-    def of(cls, rows: Tensor, frame: Frame, coarse: int) -> _Rows:
-        parts = [_describe(chunk, frame, coarse) for chunk in torch.split(rows, _CHUNK)]
-        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-
 def _rest(centred: Tensor, coordinates: Tensor, sizes: Tensor) -> Tensor:
     """An upper bound on the norm of what the coordinates leave out, rounding included."""
     square = centred.square().sum(1) - coordinates.square().sum(1)
@@ -79,25 +69,48 @@ def _rest(centred: Tensor, coordinates: Tensor, sizes: Tensor) -> Tensor:
     return (square.clamp_min(0) + error).sqrt()
 
 
-def _describe(rows: Tensor, frame: Frame, coarse: int) -> tuple[Tensor, Tensor, Tensor]:
+def _describe(rows: Tensor, frame: Frame, coarse: int) -> list[Tensor]:
+    """The memories' side: coarse and fine bounds, and the sizes that rounding errors scale with."""
     centred, p, sizes = frame.coordinates(rows)
     bias = centred @ frame.centre
     rest = _rest(centred, p[:, :coarse], sizes)
     fine_rest = _rest(centred, p, sizes)
-    left = torch.column_stack([p[:, :coarse], bias, rest])
+    first = torch.column_stack([p[:, :coarse], bias, rest])
     fine = torch.column_stack([p[:, coarse:], fine_rest, rest])
     scales = torch.column_stack([p.norm(dim=1), bias.abs(), rest, sizes])
-    return left.float(), fine.float(), scales
+    return [first.float(), fine.float(), scales.float()]
 
 
 class Principal:
-    """Bounds from ``coarse`` directions for all memories, and from all of ``frame`` for survivors."""
+    """Bounds from ``coarse`` directions for all memories, from the whole frame for survivors."""
 
-    def __init__(self, memories: Tensor, frame: Frame, coarse: int) -> None:
+    def __init__(self, stores: list[Growing], count: int, frame: Frame, coarse: int) -> None:
         self.frame, self.coarse = frame, coarse
-        rows = _Rows.of(memories, frame, coarse)
-        self.right, self.fine = rows.coarse, rows.fine
-        self._sizes = block_maxima(rows.sizes)
+        self._stores, self._count = stores, count
+        self.right, self.fine, sizes = (store.rows(count) for store in stores)
+        # They were rounded to float32; the error terms that they enter are generous.
+        self._sizes = block_maxima(sizes).double()
+
+    @classmethod
+    def of(cls, memories: Tensor, frame: Frame, coarse: int) -> Principal:
+        """The bounds of ``memories`` in a frame, ``coarse`` of its directions for the first."""
+        coarse = min(coarse, frame.basis.shape[1])  # few memories span few directions
+        tables = _described(memories, frame, coarse)
+        return cls([Growing(table) for table in tables], memories.shape[0], frame, coarse)
+
+    def extended(self, rows: Tensor) -> Principal:
+        """The same with more memories at the end, in the same frame."""
+        tables = _described(rows, self.frame, self.coarse)
+        stores = [
+            store.plus(self._count, table)
+            for store, table in zip(self._stores, tables, strict=True)
+        ]
+        return Principal(stores, self._count + rows.shape[0], self.frame, self.coarse)
+
+    def taken(self, kept: Tensor) -> Principal:
+        """The same for these memories only, in this order."""
+        stores = [Growing(store.rows(self._count)[kept]) for store in self._stores]
+        return Principal(stores, kept.numel(), self.frame, self.coarse)
 
     def left(self, queries: Tensor) -> Left:
         centred, p, sizes = self.frame.coordinates(queries)
@@ -112,5 +125,15 @@ class Principal:
         scales = torch.stack([single * p.norm(dim=1), single * ones, 4 * single * rest])
         slack = self._sizes[:, :3] @ scales + double * self._sizes[:, 3:] * sizes
         slack += queries @ self.frame.centre + 1e-30
-        safe = sizes * self._sizes[:, 3].max() < 1e36
+        safe = slack.isfinite().all(0) & (sizes * self._sizes[:, 3].max() < 1e36)
         return Left(vectors.float(), slack, fine.float(), safe)
+
+
+def _described(rows: Tensor, frame: Frame, coarse: int) -> list[Tensor]:
+    count, directions = rows.shape[0], frame.basis.shape[1]
+    tables = [torch.empty(count, w) for w in (coarse + 2, directions - coarse + 2, 4)]
+    for start in range(0, count, _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        for table, part in zip(tables, _describe(rows[chunk], frame, coarse), strict=True):
+            table[chunk] = part
+    return tables

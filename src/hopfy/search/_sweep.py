@@ -54,7 +54,7 @@ def _run(left: Left, bounds: Bounds, search: Search, found: Found) -> None:
     slack = np.ascontiguousarray(left.slack.numpy())
     for number, first in enumerate(range(0, count, BLOCK)):
         right = bounds.right[first : first + BLOCK]
-        upper = buffer[: rows * right.shape[0]].view(rows, -1)
+        upper = buffer[: rows * right.shape[0]].view(rows, right.shape[0])
         torch.mm(left.vectors, right.mT, out=upper)
         last = first + BLOCK >= count
         select.solve(Block(upper.numpy(), slack[number], first, last), fine, search, found)

@@ -39,7 +39,7 @@ def _softmax_rows(memories: Tensor, queries: Tensor) -> Tensor:
     states = torch.zeros_like(queries)
     buffer = queries.new_empty(rows * min(BLOCK, memories.shape[0]))
     for block in torch.split(memories, BLOCK):
-        scores = buffer[: rows * block.shape[0]].view(rows, -1)
+        scores = buffer[: rows * block.shape[0]].view(rows, block.shape[0])
         torch.mm(queries, block.mT, out=scores)
         higher = torch.maximum(top, scores.amax(1, keepdim=True))
         scale = torch.exp(top - higher)
