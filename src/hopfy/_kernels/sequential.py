@@ -21,10 +21,19 @@ from torch import Tensor
 
 from hopfy._kernels import _sequential_reference
 from hopfy._kernels._compile import compiled
+from hopfy._kernels._sequential_reference import best_subset
 from hopfy._kernels._threads import over_rows
 from hopfy._warnings import ConvergenceWarning
 
-__all__ = ["Details", "Solution", "reference", "solve", "solve_details", "vjp"]
+__all__ = [
+    "Details",
+    "Solution",
+    "best_subset",
+    "reference",
+    "solve",
+    "solve_details",
+    "vjp",
+]
 
 # A gap above this share of the objective is worth a warning.
 _WORTH_A_WARNING = 1e-6

@@ -11,7 +11,7 @@ are linearly independent, with positive weights that are optimal for these subse
 
 As long as the best subset under the gradient :math:`\theta - 2y` scores above :math:`\tau` it
 joins. The inverse of G is kept up to date: a subset that joins or leaves costs one rank-one update,
-and both solutions :math:`G^{-1}a` and :math:`G^{-1}1` follow in linear time.
+and every step starts from the present slopes, so that errors of the inverse do not accumulate.
 """
 
 from __future__ import annotations
@@ -39,14 +39,22 @@ class ActiveSet(NamedTuple):
     vectors: np.ndarray  # (7, capacity): see the rows' names below
 
 
-SCORE, WEIGHT, SOLVED, ONES, TARGET, OVERLAP, COLUMN = range(7)
-LASTING = 4  # the first four belong to the slots, the others are for one step
+SCORE, WEIGHT, ONES, SLOPE, TARGET, OVERLAP, COLUMN = range(7)
+LASTING = 3  # the first three belong to the slots, the others are for one step
 
 # A subset whose squared distance to the span of the others is below this share of k is in it.
 DEPENDENT = 1e-8
 
-# Iterations after which the weights are freed of rounding errors.
-POLISH_EVERY = 32
+# Below this share of k that distance is computed twice, for the digits that were lost.
+NEARLY_DEPENDENT = 1e-3
+
+# Steps without a move after which only rounding errors can be left.
+PATIENCE = 3
+
+# Gaps up to this many tolerances are rounding errors if as many iterations as the next brought no
+# smaller one.
+NOISE = 1e4
+CIRCLE = 20
 
 
 @part
@@ -143,35 +151,69 @@ def _overlaps(work, m, k):
 
 
 @part
-def _project(work, m):
-    """COLUMN = inverse @ OVERLAP; return its product with OVERLAP."""
-    overlap, column = work.vectors[OVERLAP], work.vectors[COLUMN]
-    total = 0.0
+def _times_inverse(work, m, vector, out):
     for s in range(m):
         row = work.inverse[s]
         dot = 0.0
         for r in range(m):
-            dot += row[r] * overlap[r]
-        column[s] = dot
-        total += dot * overlap[s]
-    return total
+            dot += row[r] * vector[r]
+        out[s] = dot
+
+
+@part
+def _distance(work, m, k):
+    """Project ``work.members`` on the span of the others; return its squared distance to it.
+
+    COLUMN becomes the coordinates of the projection, OVERLAP is used up.
+    """
+    overlap, column, correction = (
+        work.vectors[OVERLAP],
+        work.vectors[COLUMN],
+        work.vectors[TARGET],
+    )
+    _overlaps(work, m, k)
+    _times_inverse(work, m, overlap, column)
+    rest = _residual(work, m, k)
+    if rest < NEARLY_DEPENDENT * k:
+        for s in range(m):
+            overlap[s] = 0.0
+        for i in range(work.y.shape[0]):
+            row = work.subsets[i]
+            for s in range(m):
+                overlap[s] += row[s] * work.gradient[i]
+        _times_inverse(work, m, overlap, correction)
+        for s in range(m):
+            column[s] += correction[s]
+        rest = _residual(work, m, k)
+    return rest
+
+
+@part
+def _residual(work, m, k):
+    """``work.gradient`` = the members' indicator less the mixture by COLUMN; its squared length."""
+    column, rest = work.vectors[COLUMN], work.gradient
+    for i in range(rest.shape[0]):
+        row = work.subsets[i]
+        total = 0.0
+        for s in range(m):
+            total += row[s] * column[s]
+        rest[i] = -total
+    for j in range(k):
+        rest[work.members[j]] += 1.0
+    length = 0.0
+    for i in range(rest.shape[0]):
+        length += rest[i] * rest[i]
+    return length
 
 
 @part
 def _border(work, m, rest):
-    """Give the inverse slot m, whose overlaps with the others OVERLAP and COLUMN describe.
-
-    ``rest`` is the squared distance of that subset to the span of the others.
-    """
-    column, inverse, scores = work.vectors[COLUMN], work.inverse, work.vectors[SCORE]
-    solved, ones = work.vectors[SOLVED], work.vectors[ONES]
-    missing = scores[m]
-    missing_one = 1.0
+    """Give the inverse slot m: COLUMN is its projection on the others, ``rest`` its distance."""
+    column, inverse, ones = work.vectors[COLUMN], work.inverse, work.vectors[ONES]
+    missing = 1.0
     for s in range(m):
-        missing -= column[s] * scores[s]
-        missing_one -= column[s]
+        missing -= column[s]
     missing /= rest
-    missing_one /= rest
     for s in range(m):
         row = inverse[s]
         factor = column[s] / rest
@@ -179,11 +221,9 @@ def _border(work, m, rest):
             row[r] += factor * column[r]
         row[m] = -factor
         inverse[m, s] = -factor
-        solved[s] -= missing * column[s]
-        ones[s] -= missing_one * column[s]
+        ones[s] -= missing * column[s]
     inverse[m, m] = 1.0 / rest
-    solved[m] = missing
-    ones[m] = missing_one
+    ones[m] = missing
 
 
 @part
@@ -213,7 +253,7 @@ def _leave(work, slot, m):
             row[slot], row[last] = row[last], row[slot]
         for i in range(work.y.shape[0]):
             work.subsets[i, slot] = work.subsets[i, last]
-    solved, ones = work.vectors[SOLVED], work.vectors[ONES]
+    ones = work.vectors[ONES]
     gone = inverse[last]
     pivot = gone[last]
     for s in range(last):
@@ -221,30 +261,48 @@ def _leave(work, slot, m):
         row = inverse[s]
         for r in range(last):
             row[r] -= factor * gone[r]
-        solved[s] -= factor * solved[last]
         ones[s] -= factor * ones[last]
     return last
 
 
 @part
+def _slopes(work, m):
+    """SLOPE = the subsets' scores under the gradient, equal at an optimum; spread and mean."""
+    slope = work.vectors[SLOPE]
+    for s in range(m):
+        slope[s] = work.vectors[SCORE, s]
+    for i in range(work.y.shape[0]):
+        twice = 2.0 * work.y[i]
+        row = work.subsets[i]
+        for s in range(m):
+            slope[s] -= twice * row[s]
+    low, high, mean = slope[0], slope[0], 0.0
+    for s in range(m):
+        low, high = min(low, slope[s]), max(high, slope[s])
+        mean += slope[s] * work.vectors[WEIGHT, s]
+    return high - low, mean
+
+
+@part
 def _aim(work, m):
-    """TARGET = the best weights, of any sign, for the present subsets; return tau."""
-    total = 0.0
-    total_ones = 0.0
-    solved, ones = work.vectors[SOLVED], work.vectors[ONES]
+    """TARGET = the best weights, of any sign, for the present subsets: a Newton step from here.
+
+    Starting from the slopes keeps errors of the inverse in proportion to the step.
+    """
+    slope, target, ones = work.vectors[SLOPE], work.vectors[TARGET], work.vectors[ONES]
+    _times_inverse(work, m, slope, target)
+    total, total_ones = 0.0, 0.0
     for s in range(m):
-        total += solved[s]
+        total += target[s]
         total_ones += ones[s]
-    tau = (total - 2.0) / total_ones
-    target = work.vectors[TARGET]
+    shift = total / total_ones
     for s in range(m):
-        target[s] = 0.5 * (solved[s] - tau * ones[s])
-    return tau
+        target[s] = work.vectors[WEIGHT, s] + 0.5 * (target[s] - shift * ones[s])
 
 
 @part
 def _step(work, m):
-    """Move the weights towards the target until one vanishes; return its slot, -1 if none does."""
+    """Move the weights towards the target until one vanishes: its slot (-1: none), and how far."""
     weight, target = work.vectors[WEIGHT], work.vectors[TARGET]
     step = 1.0
     blocking = -1
@@ -256,7 +314,7 @@ def _step(work, m):
                 blocking = s
     for s in range(m):
         weight[s] += step * (target[s] - weight[s])
-    return blocking
+    return blocking, step
 
 
 @part
@@ -292,50 +350,6 @@ def _exchange(work, m):
 
 
 @part
-def _spread(work, m):
-    """COLUMN = the subsets' scores under the gradient, equal at an optimum; spread and mean."""
-    slope = work.vectors[COLUMN]
-    for s in range(m):
-        slope[s] = work.vectors[SCORE, s]
-    for i in range(work.y.shape[0]):
-        twice = 2.0 * work.y[i]
-        row = work.subsets[i]
-        for s in range(m):
-            slope[s] -= twice * row[s]
-    low, high, mean = slope[0], slope[0], 0.0
-    for s in range(m):
-        low, high = min(low, slope[s]), max(high, slope[s])
-        mean += slope[s] * work.vectors[WEIGHT, s]
-    return high - low, mean
-
-
-@part
-def _refine(work, m):
-    """One Newton correction of the weights from COLUMN; false if a weight would turn negative."""
-    slope, weight = work.vectors[COLUMN], work.vectors[WEIGHT]
-    ones, change = work.vectors[ONES], work.vectors[TARGET]
-    total = 0.0
-    total_ones = 0.0
-    for s in range(m):
-        row = work.inverse[s]
-        dot = 0.0
-        for r in range(m):
-            dot += row[r] * slope[r]
-        change[s] = dot
-        total += dot
-        total_ones += ones[s]
-    shift = total / total_ones
-    for s in range(m):
-        change[s] = 0.5 * (change[s] - shift * ones[s])
-        if weight[s] + change[s] <= 0.0:
-            return False
-    for s in range(m):
-        weight[s] += change[s]
-    _normalise(weight, m)
-    return True
-
-
-@part
 def _normalise(weight, m):
     total = 0.0
     for s in range(m):
@@ -347,17 +361,14 @@ def _normalise(weight, m):
 @part
 def _rebuild(work, m, k):
     """Invert the overlaps afresh (updates gather rounding errors); return the count of subsets."""
-    overlap, weight = work.vectors[OVERLAP], work.vectors[WEIGHT]
-    slot = 0
+    weight, slot = work.vectors[WEIGHT], 0
     while slot < m:
-        for s in range(slot):
-            overlap[s] = 0.0
+        found = k
         for i in range(work.y.shape[0]):
-            row = work.subsets[i]
-            if row[slot] > 0.0:
-                for s in range(slot):
-                    overlap[s] += row[s]
-        rest = k - _project(work, slot)
+            if work.subsets[i, slot] > 0.0:
+                found -= 1
+                work.members[found] = i
+        rest = _distance(work, slot, k)
         if rest > DEPENDENT * k:
             _border(work, slot, rest)
             slot += 1
@@ -372,47 +383,47 @@ def _rebuild(work, m, k):
 
 
 @part
-def _settle(work, m):
-    """Remove subsets until the optimal weights of the rest are positive; return count and tau."""
-    tau = _aim(work, m)
-    blocking = _step(work, m)
-    while blocking >= 0 and m > 1:
-        m = _leave(work, blocking, m)
-        tau = _aim(work, m)
-        blocking = _step(work, m)
-    return m, tau
+def _settle(work, m, k, tolerance):
+    """Walk to the optimal weights; subsets whose weight vanishes leave on the way.
 
-
-@part
-def _polish(work, m, k, tolerance):
-    """Make the weights optimal to the last digits; return count and tau."""
-    for attempt in range(4):
+    Returns the count, the common slope and whether the weights moved at all.
+    """
+    moved, rebuilt = False, False
+    before = np.inf  # the spread after the last full step
+    full = False
+    _normalise(work.vectors[WEIGHT], m)
+    while True:
         _mix(work, m)
-        if _spread(work, m)[0] <= 0.25 * tolerance:
-            break
-        if attempt == 1 or not _refine(work, m):
-            m = _settle(work, _rebuild(work, m, k))[0]
-    _mix(work, m)
-    return m, _spread(work, m)[1]
+        spread, tau = _slopes(work, m)
+        if m == 1 or (full and spread <= tolerance):
+            return m, tau, moved
+        if full and spread > 0.25 * before:  # more corrections with this inverse do not help
+            if rebuilt or spread < 1e3 * tolerance:
+                return m, tau, moved
+            m, rebuilt = _rebuild(work, m, k), True
+        before = spread if full else np.inf
+        _aim(work, m)
+        blocking, step = _step(work, m)
+        moved |= step > 0.0
+        full = blocking < 0
+        if not full:
+            m = _leave(work, blocking, m)
 
 
 @part
 def _enter(work, m, k):
     """Take ``work.members`` among the subsets; return the new count, 0 if it is there already."""
-    _overlaps(work, m, k)
-    rest = k - _project(work, m)
+    rest = _distance(work, m, k)
     if rest > DEPENDENT * k:
         return _join(work, m, k, 0.0, rest)
+    size = 0.0
     for s in range(m):
-        if work.vectors[OVERLAP, s] == k:
-            return 0
-    blocking, weight = _exchange(work, m)
-    if blocking < 0:
+        size += abs(work.vectors[COLUMN, s])
+    if size < 1.0 + 1e-6:  # no mixture of other subsets is one
         return 0
+    blocking, weight = _exchange(work, m)
     m = _leave(work, blocking, m)
-    _overlaps(work, m, k)
-    rest = k - _project(work, m)
-    return _join(work, m, k, weight, max(rest, DEPENDENT * k))
+    return _join(work, m, k, weight, max(_distance(work, m, k), DEPENDENT * k))
 
 
 @part
@@ -424,24 +435,24 @@ def maximise(work, k, limit, tolerance):
         work.inverse[0, 0] = work.vectors[WEIGHT, 0] = 1.0
         return 1, 0, 0.0
     best_subset(work.theta, work.edge, k, work.table, work.members)
-    m = _join(work, 0, k, 1.0, float(k))
-    tau = _aim(work, m)
-    _mix(work, m)
-    iterations = 0
-    polished = False
+    m, tau, _ = _settle(work, _join(work, 0, k, 1.0, float(k)), k, tolerance)
+    iterations, patience = 0, PATIENCE
+    smallest, since = np.inf, 0
     while True:
         gap = best_subset(work.gradient, work.edge, k, work.table, work.members) - tau
-        entered = 0
-        if gap > tolerance and iterations < limit and (polished or iterations % POLISH_EVERY):
-            iterations += 1
-            entered = _enter(work, m, k)
+        since += 1
+        if gap < smallest:
+            smallest, since = gap, 0
+        circling = since > CIRCLE and gap < NOISE * tolerance
+        if gap <= tolerance or circling or iterations >= limit or patience == 0:
+            return m, iterations, gap
+        iterations += 1
+        entered = _enter(work, m, k)
         if entered > 0:
-            m, tau = _settle(work, entered)
-            _mix(work, m)
-            polished = False
-        elif polished:  # converged, out of iterations, or left with nothing but rounding errors
-            break
-        else:
-            m, tau = _polish(work, m, k, tolerance)
-            polished = True
-    return m, iterations, gap
+            m, tau, moved = _settle(work, entered, k, max(0.25 * tolerance, 1e-4 * gap))
+            if moved:
+                patience = PATIENCE
+                continue
+        # The best subset is an active one, or did not help: sharpen the weights and look again.
+        patience -= 1
+        m, tau, _ = _settle(work, _rebuild(work, m, k), k, 0.25 * tolerance)

@@ -162,7 +162,7 @@ def _solve_active(row, k, threshold):
     while True:
         opened = _open_near(row, margin, is_open)
         work, budget = _open_part(row, is_open, opened, k)
-        m, more, gap = maximise(work, budget, 1000 + 20 * n, _tolerance(work.theta, budget))
+        m, more, gap = maximise(work, budget, 500 + 10 * n, _tolerance(work.theta, budget))
         iterations += more
         if opened.shape[0] == n:
             break
