@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import structure_judges as judge
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
+import structure_judges as judge
 from hopfy import ConvergenceWarning, SparseMAP
 from hopfy import functional as F
 from hopfy._kernels import active_set
@@ -270,7 +270,7 @@ class TestBadInput:
             return torch.nn.functional.one_hot(at, len(scores))
 
         with pytest.raises(
-            ValueError, match="Oracle to find the best structure, .* less .* in row 1"
+            ValueError, match=r"Oracle to find the best structure, .* less .* in row 1"
         ):
             F.sparsemap(torch.tensor([[0.0] * 4, [3.0, 1.0, 0.0, -2.0]]), Oracle(moody))
 
@@ -287,7 +287,7 @@ class TestBadInput:
                 SequentialKSubsets(3),
                 mask=torch.tensor([[True] * 4, [True, True, False, False]]),
             )
-        with pytest.raises(ValueError, match="whole number k to have structures, got k=1.5"):
+        with pytest.raises(ValueError, match=r"whole number k to have structures, got k=1.5"):
             F.sparsemap_solution(self.scores, KSubsets(1.5))
         with pytest.raises(ValueError, match=r"k of KSubsets to broadcast over the rows \(2,\)"):
             F.sparsemap_solution(self.scores, KSubsets(torch.tensor([1, 1, 1])))
@@ -311,15 +311,15 @@ class TestBadInput:
     def test_masks_that_leave_no_structure(self) -> None:
         mask = torch.ones(2, 3, 3, dtype=torch.bool)
         mask[1, :2, 1:] = False  # two rows want the first column
-        with pytest.raises(ValueError, match="feasible structure of Matching .* in row 1"):
+        with pytest.raises(ValueError, match=r"feasible structure of Matching .* in row 1"):
             F.sparsemap(torch.zeros(2, 3, 3), Matching(), mask=mask)
-        with pytest.raises(ValueError, match="feasible structure of Tree .* in row 0"):
+        with pytest.raises(ValueError, match=r"feasible structure of Tree .* in row 0"):
             Tree().argmax(torch.zeros(1, 2, 2), ~torch.eye(2, dtype=torch.bool))
 
     def test_targets(self) -> None:
         omega = SparseMAP(Chain(0.5))
         with pytest.raises(
-            ValueError, match="zeros and ones for Chain, .* fractions in the only row"
+            ValueError, match=r"zeros and ones for Chain, .* fractions in the only row"
         ):
             omega.loss(torch.zeros(2, 2), torch.full((2, 2), 0.5))
         with pytest.raises(ValueError, match=r"factor_target of shape \(1, 2, 2\) for Chain, got"):

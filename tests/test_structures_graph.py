@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import cvxpy as cp
 import numpy as np
 import pytest
-import structure_judges as judge
 import torch
 from torch import Tensor
 
+import structure_judges as judge
 from hopfy import ConvergenceWarning, SparseMAP
 from hopfy import functional as F
 from hopfy.structures import (
@@ -252,7 +252,9 @@ def test_bad_graphs_are_explained() -> None:
         F.sparsemap(torch.zeros(3), FactorGraph([Xor([2, 3])]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ValueError, match="feasible structure of AtLeastOne|no structure meets"):
+        with pytest.raises(
+            ValueError, match=r"feasible structure of AtLeastOne|no structure meets"
+        ):
             F.sparsemap(
                 torch.zeros(2, 3),
                 FactorGraph([Sequence([0, 1, 2], k=2)]),

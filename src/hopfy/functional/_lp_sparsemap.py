@@ -129,7 +129,7 @@ class _Group:
             stack([part.scores.flatten(1) for part in parts]),
             stack([part.factor_scores for part in parts]),
             tuple(stack(list(data)) for data in zip(*(part.data for part in parts), strict=True)),
-            stack([part.index for part in parts]),
+            stack([part.place for part in parts]),
             parts[0].batch,
         )
         count, slots = self.rows.scores.shape[0], 1
@@ -250,16 +250,16 @@ class _Problem:
         for group in self.groups:
             size = len(group.members)
             for g, member in enumerate(group.members):
-                local = group.vertices.unflatten(0, (count, size))[:, g]
+                local = group.vertices[g::size]
                 slots = local.shape[1]
                 wide = torch.zeros(count, slots, n, dtype=torch.int8)
                 wide[:, :, group.variables[g]] = local
                 terms = torch.zeros(count, slots, f, dtype=torch.int8)
                 here = slice(int(self.offsets[member]), int(self.offsets[member + 1]))
-                terms[:, :, here] = group.factors.unflatten(0, (count, size))[:, g]
+                terms[:, :, here] = group.factors[g::size]
                 vertices.append(wide)
                 factors.append(terms)
-                weights.append(group.weights.unflatten(0, (count, size))[:, g])
+                weights.append(group.weights[g::size])
                 owner.extend([member] * slots)
         nothing = torch.zeros(count, 0, dtype=torch.float64)
         joint = JointSet(
@@ -326,7 +326,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
         for i, group in enumerate(problem.groups):
             off = group.local(y) - copies[i]
             messages[i] = messages[i] + group.repeated(rho) * off
-            apart += off.square().sum(1).unflatten(0, (len(y), -1)).sum(1)
+            apart += off.square().reshape(len(y), -1).sum(1)
         if iteration >= next_try or iteration == max_iter:
             next_try = iteration + max(_FIRST_TRY, iteration // 4)
             joint = _polished(problem, messages, tol)._replace(
@@ -338,7 +338,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
             if len(left) == 0:
                 break
             if len(left) < len(y):
-                messages = [m.unflatten(0, (len(y), -1))[left].flatten(0, 1) for m in messages]
+                messages = [_of_rows(m, len(y), left) for m in messages]
                 problem.keep(left)
                 y, before, rho, apart = y[left], before[left], rho[left], apart[left]
         rho = _balanced(rho, apart.sqrt(), ((y - before).square() * degree).sum(1).sqrt())
@@ -348,6 +348,12 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
 def _scatter(group: _Group, values: Tensor, onto: Tensor) -> None:
     """Add what the factors of a group say about their variables."""
     onto.index_add_(1, group.variables.flatten(), values.reshape(onto.shape[0], -1))
+
+
+def _of_rows(local: Tensor, count: int, which: Tensor) -> Tensor:
+    """What belongs to some of the ``count`` rows, of values (B * G, n_f)."""
+    size = local.shape[0] // count
+    return local.reshape(count, size, -1)[which].reshape(len(which) * size, -1)
 
 
 def _balanced(rho: Tensor, apart: Tensor, moved: Tensor) -> Tensor:
@@ -395,7 +401,7 @@ def _dual(problem: _Problem, messages: list[Tensor]) -> Tensor:
         pull = torch.zeros_like(y)
         _scatter(group, message, pull)
         y = y - pull
-        value = value + group.best(message).unflatten(0, (len(y), -1)).sum(1)
+        value = value + group.best(message).reshape(len(y), -1).sum(1)
     covered = torch.where(problem.present & ~problem.layout.free, y, 0.0).square().sum(1) / 2
     free = problem.clipped()
     alone = torch.where(problem.layout.free, problem.scores * free - free.square() / 2, 0.0)
@@ -417,7 +423,7 @@ def _fitted(
     wide = torch.zeros(count, cover.shape[0], n, dtype=torch.float64)
     for group, message in zip(problem.groups, messages, strict=True):
         for g, member in enumerate(group.members):
-            local = message.unflatten(0, (count, -1))[:, g]
+            local = message[g :: len(group.members)]
             wide[:, member, group.variables[g]] = local
     ties = torch.cat([mine[:, factor] * bits[:, :, variable], -mine.expand(count, -1, -1)], 2)
     ties = ties * here[..., None]

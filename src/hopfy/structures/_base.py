@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     scores: Tensor  # (R, *event) float64; -inf where an entry may not be selected
     factor_scores: Tensor  # (R, f) float64; f = 0 where there are no higher-order terms
     data: tuple[Tensor, ...]  # (R, ...) each: parameters such as a budget
-    index: Tensor  # (R,): the place of each row in the flattened batch
+    place: Tensor  # (R,): the place of each row in the flattened batch
     batch: torch.Size  # the shape of the batch
     parts: tuple[Rows, ...] = ()  # the problems of the factors of a factor graph
 
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
             self.scores[which] if scores is None else scores,
             self.factor_scores[which],
             tuple(part[which] for part in self.data),
-            self.index[which],
+            self.place[which],
             self.batch,
             tuple(part.take(which) for part in self.parts),
         )
@@ -45,8 +45,8 @@ class Rows(NamedTuple):
         """How an error names a row: its index in the batch."""
         if not self.batch:
             return "the only row"
-        place = torch.unravel_index(self.index[row], self.batch)
-        return "row " + ", ".join(str(int(i)) for i in place)
+        where = torch.unravel_index(self.place[row], self.batch)
+        return "row " + ", ".join(str(int(i)) for i in where)
 
 
 class Structure(ABC):
