@@ -326,6 +326,26 @@ class TestBadInput:
             omega.loss(torch.zeros(2, 2), torch.eye(2), factor_target=torch.zeros(3))
 
 
+@pytest.mark.parametrize("tables", [False, True])
+def test_sequential_conjugates_agree_however_they_are_solved(tables: bool) -> None:
+    scores = torch.randn(3, 9, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[0, 6:] = mask[1, 4] = mask[2] = False
+    edges = torch.randn(8, 2, 2) if tables else torch.randn(8)
+    edges = edges.double()
+    target = torch.zeros(3, 9, dtype=torch.float64)
+    target[0, :3] = target[1, [0, 5, 6]] = 1
+    answers = []
+    for transition in (edges, edges.clone().requires_grad_()):
+        omega = SparseMAP(SequentialKSubsets(torch.tensor([3, 3, 0]), transition))
+        conjugate, loss = omega.conjugate(scores, mask), omega.loss(scores, target, mask)
+        (grad,) = torch.autograd.grad((conjugate + loss).sum(), scores, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), scores)
+        answers.append((conjugate, loss, grad, second))
+    for fast, general in zip(*answers, strict=True):
+        torch.testing.assert_close(fast, general)
+
+
 def test_names() -> None:
     omega = hopfy.omega_from("sequential-3-subsets")
     assert isinstance(omega, SparseMAP)

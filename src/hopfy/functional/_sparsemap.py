@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
-from hopfy._kernels import active_set, at_most_k
+from hopfy._kernels import active_set, at_most_k, sequential
 from hopfy._kernels.active_set import ActiveSet
 from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._ksubsets import ksubsets
@@ -28,7 +28,7 @@ from hopfy.structures import (
     Structure,
 )
 
-__all__ = ["sparsemap", "sparsemap_solution"]
+__all__ = ["sequential_marginals", "sparsemap", "sparsemap_solution"]
 
 _at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp)
 _ANY_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
@@ -102,6 +102,28 @@ def _sequential(
     rows = scores.movedim(checked(scores, dim), -1)
     weights = sequential_ksubsets(rows, structure.budget, structure.transition)
     return weights.movedim(-1, dim)
+
+
+def sequential_marginals(scores: Tensor, structure: SequentialKSubsets) -> tuple[Tensor, Tensor]:
+    """Marginals (..., N), differentiable in the scores, and those of the edge tables, constant.
+
+    The compiled solver knows how likely both ends of an edge are on; the table follows.
+    """
+    y = sequential_ksubsets(scores, structure.budget, structure.transition)
+    rows = structure.rows(scores.detach()).detached()
+    present = rows.scores > -torch.inf
+    both = present[:, 1:] & present[:, :-1]
+    tables = rows.factor_scores.reshape(*both.shape, 4)
+    none, second, first, last = torch.where(both[..., None], tables, 0.0).unbind(-1)
+    unary = rows.scores + torch.nn.functional.pad(first - none, (0, 1))
+    unary = unary + torch.nn.functional.pad(second - none, (1, 0))
+    edges = last - first - second + none
+    on = sequential.solve_details(unary, rows.data[0], edges).pairs
+    weights = y.detach().double().cpu().reshape(rows.scores.shape)
+    left, right = weights[:, :-1], weights[:, 1:]
+    marginals = torch.stack([1 - left - right + on, right - on, left - on, on], -1)
+    marginals = torch.where(both[..., None], marginals.clamp_min(0), 0.0)
+    return y, marginals.reshape(*rows.batch, -1, 2, 2).to(y)
 
 
 def sparsemap_solution(
