@@ -302,6 +302,10 @@ class TestBadInput:
         ):
             F.sparsemap(self.scores, Chain(torch.zeros(3, 3)))
 
+    def test_transforms(self) -> None:
+        with pytest.raises(ValueError, match="plain tensors for sparsemap over Matching"):
+            torch.func.vmap(lambda s: F.sparsemap(s, Matching()))(torch.zeros(2, 3, 3))
+
     def test_shapes(self) -> None:
         with pytest.raises(ValueError, match=r"square scores for Tree .* got shape \(2, 4\)"):
             F.sparsemap(self.scores, Tree())

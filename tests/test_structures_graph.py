@@ -229,6 +229,18 @@ def test_the_best_structure_needs_factors_that_are_apart() -> None:
         together.argmax(scores)
 
 
+def test_factors_that_are_apart_keep_to_tolerance_and_limit() -> None:
+    scores = torch.randn(3, 30, dtype=torch.float64) * 0.2
+    graph = FactorGraph([Factor(Matching(), range(25), (5, 5)), Xor([26, 27, 28])])
+    loose = F.sparsemap_solution(scores, graph, tol=0.2)
+    exact = F.sparsemap_solution(scores, graph)
+    assert (loose.iterations < exact.iterations).any()
+    assert (loose.gap <= 0.4).all()
+    assert (exact.gap <= 1e-9).all()
+    with pytest.warns(ConvergenceWarning, match="FactorGraph reached max_iter=1"):
+        assert not F.sparsemap_solution(scores, graph, max_iter=1).converged.all()
+
+
 def test_contradictions_warn_and_do_not_hang() -> None:
     graph = FactorGraph([Xor([0, 1]), Budget([0, 1], 2)])
     with pytest.warns(

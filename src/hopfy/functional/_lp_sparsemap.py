@@ -137,6 +137,9 @@ class _Group:
         self.factors = torch.zeros(count, slots, self.rows.factor_scores.shape[1], dtype=torch.int8)
         self.weights = torch.ones(count, slots, dtype=torch.float64)
         self.alive = (self.rows.scores > -torch.inf).any(1)
+        self.gap = torch.zeros(count, dtype=torch.float64)
+        self.iterations = torch.zeros(count, dtype=torch.long)
+        self.closed = torch.ones(count, dtype=torch.bool)
         if bool(self.alive.any()):
             which = self.alive.nonzero()[:, 0]
             first = self.oracle(which, self.rows.scores[which], self.rows.factor_scores[which])
@@ -159,6 +162,8 @@ class _Group:
         self.rows = self.rows.take(which)
         self.vertices, self.factors = self.vertices[which], self.factors[which]
         self.weights, self.alive = self.weights[which], self.alive[which]
+        self.gap, self.closed = self.gap[which], self.closed[which]
+        self.iterations = self.iterations[which]
 
     def local(self, whole: Tensor) -> Tensor:
         """(B, n) -> (B * G, n_f): what the factors see of the variables."""
@@ -168,7 +173,13 @@ class _Group:
         """(B,) -> (B * G, 1)."""
         return per_row.repeat_interleave(len(self.members))[:, None]
 
-    def solve(self, scores: Tensor, rho: Tensor) -> Tensor:
+    def solve(
+        self,
+        scores: Tensor,
+        rho: Tensor,
+        tol: float = _INNER_TOL,
+        max_iter: int = _INNER_ITERATIONS,
+    ) -> Tensor:
         """SparseMAP of every factor from where it was; returns its marginals (B * G, n_f)."""
         marginals = torch.zeros_like(scores)
         which = self.alive.nonzero()[:, 0]
@@ -181,8 +192,8 @@ class _Group:
             scored,
             lambda rows, gradient: self.oracle(which[rows], gradient, scored[rows]),
             start=(self.vertices[which], self.factors[which], self.weights[which]),
-            tol=_INNER_TOL,
-            max_iter=_INNER_ITERATIONS,
+            tol=tol,
+            max_iter=max_iter,
         )
         self._store(which, found)
         marginals[which] = found.marginals
@@ -196,6 +207,8 @@ class _Group:
         weights[:, 0] = 1
         vertices[which], factors[which] = found.vertices, found.factors
         weights[which] = found.weights
+        self.gap[which], self.closed[which] = found.gap, found.converged
+        self.iterations[which] = found.iterations
         self.vertices, self.factors, self.weights = vertices, factors, weights
 
     def best(self, messages: Tensor) -> Tensor:
@@ -286,19 +299,23 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> Jo
     """The joint active set of all rows (float64, on the CPU, no row spoiled)."""
     problem = _Problem(graph, rows)
     if not graph.overlaps:
-        return _apart(problem)
+        return _apart(problem, tol, max_iter)
     return _together(problem, tol, max_iter)
 
 
-def _apart(problem: _Problem) -> JointSet:
+def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     """Factors that share nothing: each is a SparseMAP of its own."""
     count = problem.scores.shape[0]
     one = torch.ones(count, dtype=torch.float64)
+    gap, closed = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.bool)
+    iterations = torch.zeros(count, dtype=torch.long)
     for group in problem.groups:
-        group.solve(group.local(problem.scores), group.repeated(one))
+        group.solve(group.local(problem.scores), group.repeated(one), tol, max_iter)
+        gap = gap + group.gap.clamp_min(0).reshape(count, -1).sum(1)
+        closed = closed & group.closed.reshape(count, -1).all(1)
+        iterations = torch.maximum(iterations, group.iterations.reshape(count, -1).amax(1))
     joint = problem.gathered()
-    done = torch.ones(count, dtype=torch.bool)
-    return joint._replace(gap=torch.zeros(count).double(), converged=done)
+    return joint._replace(gap=gap, converged=closed, iterations=iterations)
 
 
 def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:

@@ -59,5 +59,8 @@ class SparseMAPSolution:
 
     @property
     def support_size(self) -> Tensor:
-        """(...) how many structures are active: at most one more than there are entries."""
+        """(...) how many structures are active: at most one more than there are entries.
+
+        In a factor graph that holds for each factor.
+        """
         return (self.vertex_weights > 0).sum(-1)

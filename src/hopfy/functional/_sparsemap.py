@@ -67,7 +67,8 @@ def sparsemap(
         tol: the duality gap at which a row is done. `KSubsets`, `AtMostK` and
             `SequentialKSubsets` have exact solvers of their own and ask for none of these three.
         max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
-        start: an earlier solution for scores of the same shape, to start from.
+        start: an earlier solution for scores of the same shape, to start from; a factor graph always
+            starts afresh.
 
     Returns:
         Weights with the shape and dtype of the scores.
@@ -151,6 +152,12 @@ def sparsemap_solution(
     the duality gap is closed to the tolerance in every row.
     """
     _check_solver(structure, tol, max_iter, start)
+    if torch._C._are_functorch_transforms_active():
+        raise ValueError(
+            f"expected plain tensors for sparsemap over {type(structure).__name__}, got some inside "
+            "a torch.func transform; it is batched over leading dimensions and differentiable by "
+            "autograd already."
+        )
     scores = as_scores(scores)
     dim = as_dim(dim, scores.ndim)
     moved = structure.event_dims == 1 and dim != scores.ndim - 1

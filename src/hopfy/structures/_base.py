@@ -58,6 +58,17 @@ class Structure(ABC):
 
     The regulariser is :math:`\tfrac{c}{2}\|y_V\|^2` with the ``curvature`` c, which is 1 unless each bit
     counts with both of its states (`SequentialKSubsets`).
+
+    >>> import torch, hopfy
+    >>> from hopfy.structures import Rows, Structure
+    >>> class Prefixes(Structure):  # the first few items, however many
+    ...     def oracle(self, rows: Rows):
+    ...         totals = torch.nn.functional.pad(rows.scores.cumsum(1), (1, 0))
+    ...         length = totals.argmax(1, keepdim=True)
+    ...         bits = torch.arange(rows.scores.shape[1]) < length
+    ...         return bits.to(torch.int8), torch.zeros(len(bits), 0, dtype=torch.int8)
+    >>> hopfy.functional.sparsemap(torch.tensor([0.9, 0.3, 0.6, -1.0]), Prefixes())
+    tensor([0.9000, 0.4500, 0.4500, 0.0000])
     """
 
     event_dims: int = 1
