@@ -240,6 +240,10 @@ class TestBadInput:
             F.sparsemap(self.scores, Chain(), max_iter=0)
         with pytest.raises(TypeError, match="result of sparsemap_solution, got Tensor"):
             F.sparsemap(self.scores, Chain(), start=self.scores)  # type: ignore[arg-type]
+        pairs = F.sparsemap_solution(self.scores, KSubsets(2))
+        for other in (KSubsets(3), AtMostK(2)):
+            with pytest.raises(ValueError, match="start from the same structures as"):
+                F.sparsemap_solution(self.scores, other, start=pairs)
         start = F.sparsemap_solution(torch.zeros(4, 2), Chain())
         with pytest.raises(ValueError, match=r"start for scores of shape \(2, 4\), got one for"):
             F.sparsemap(self.scores, Chain(), start=start)

@@ -191,6 +191,19 @@ def test_masked_variables_are_off() -> None:
     torch.testing.assert_close(weights[1], F.sparsemap(scores[1], graph))
 
 
+def test_rows_with_nothing_to_select_and_no_rows() -> None:
+    graph = FactorGraph([Xor([0, 1]), AtMostOne([1, 2])])
+    scores = torch.randn(2, 4, dtype=torch.float64)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    weights = F.sparsemap(scores, graph, mask=mask)
+    assert (weights[1] == 0).all()
+    torch.testing.assert_close(weights[0], F.sparsemap(scores[0], graph))
+    assert F.sparsemap(scores[:0], graph).shape == (0, 4)
+    one_left = torch.tensor([[True] * 4, [False, False, False, True]])
+    weights = F.sparsemap(scores, graph, mask=one_left)
+    torch.testing.assert_close(weights[1, 3], scores[1, 3].clamp(0, 1))
+
+
 def test_a_custom_factor() -> None:
     def even(scores: Tensor) -> Tensor:
         every = judge.subsets(len(scores), range(0, len(scores) + 1, 2))

@@ -298,6 +298,8 @@ class _Problem:
 def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
     """The joint active set of all rows (float64, on the CPU, no row spoiled)."""
     problem = _Problem(graph, rows)
+    if rows.scores.shape[0] == 0:
+        return problem.gathered()
     if not graph.overlaps:
         return _apart(problem, tol, max_iter)
     return _together(problem, tol, max_iter)

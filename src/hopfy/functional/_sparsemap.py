@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import torch
@@ -212,7 +211,7 @@ def _solve(
     if isinstance(structure, FactorGraph):
         found = solve_graph(structure, problem, tol, max_iter)
     else:
-        warm = _warm(start, scores.shape, which, event)
+        warm = None if start is None else _warm(start, structure, rows, which.cpu())
         found = _active_sets(structure, problem, tol, max_iter, warm)
     _warn(structure, problem, found, max_iter)
     marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
@@ -220,22 +219,27 @@ def _solve(
 
 
 def _warm(
-    start: SparseMAPSolution | None, shape: torch.Size, which: Tensor, event: torch.Size
-) -> tuple[Tensor, Tensor, Tensor] | None:
+    start: SparseMAPSolution, structure: Structure, rows: Rows, which: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The vertices, factor bits and weights of an earlier solution, for the rows to solve."""
-    if start is None:
-        return None
+    event = rows.scores.shape[1:]
+    shape = (*rows.batch, *event)
     if start.marginals.shape != shape:
         raise ValueError(
             f"expected a start for scores of shape {tuple(shape)}, got one for "
             f"{tuple(start.marginals.shape)}."
         )
-    count = shape[: len(shape) - len(event)].numel()
-    slots = start.vertex_weights.shape[-1]
+    key, data = start.made_by
+    same = key == structure.oracle_key and len(data) == len(rows.data)
+    if not same or not all(map(torch.equal, data, rows.data)):
+        raise ValueError(
+            f"expected a start from the same structures as {type(structure).__name__} here, got one "
+            "from others (another kind, or another parameter such as k)."
+        )
+    count, slots = rows.scores.shape[0], start.vertex_weights.shape[-1]
     weights = start.vertex_weights.detach().cpu().double().reshape(count, slots)
     vertices = start.vertices.cpu().reshape(count, slots, event.numel())
-    factors = start.factor_vertices.cpu().reshape(count, slots, -1)
-    which = which.cpu()
+    factors = start.factor_vertices.cpu().reshape(count, slots, rows.factor_scores.shape[1])
     return vertices[which].to(torch.int8), factors[which].to(torch.int8), weights[which]
 
 
@@ -299,7 +303,7 @@ def _mended(
         padded = torch.cat([fresh, padding], 1)
         return torch.where(usable.view(-1, *(1,) * (earlier.ndim - 1)), earlier, padded)
 
-    return tuple(map(partial(pick), warm, cold))  # type: ignore[return-value]
+    return pick(vertices, cold[0]), pick(factors, cold[1]), pick(weights, cold[2])
 
 
 def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_iter: int) -> None:
@@ -351,6 +355,7 @@ def _assembled(
         gap=spread(found.gap.clamp_min(0) * structure.curvature, (), zero),
         iterations=spread(found.iterations, (), zero),
         converged=spread(found.converged, (), torch.ones_like(zero)),
+        made_by=(structure.oracle_key, rows.data),
     )
 
 
