@@ -240,6 +240,10 @@ class TestBadInput:
             F.sparsemap(self.scores, Chain(), max_iter=0)
         with pytest.raises(TypeError, match="result of sparsemap_solution, got Tensor"):
             F.sparsemap(self.scores, Chain(), start=self.scores)  # type: ignore[arg-type]
+        pairs = F.sparsemap_solution(self.scores, KSubsets(2))
+        for other in (KSubsets(3), AtMostK(2)):
+            with pytest.raises(ValueError, match="start from the same structures as"):
+                F.sparsemap_solution(self.scores, other, start=pairs)
         start = F.sparsemap_solution(torch.zeros(4, 2), Chain())
         with pytest.raises(ValueError, match=r"start for scores of shape \(2, 4\), got one for"):
             F.sparsemap(self.scores, Chain(), start=start)
@@ -270,7 +274,7 @@ class TestBadInput:
             return torch.nn.functional.one_hot(at, len(scores))
 
         with pytest.raises(
-            ValueError, match="Oracle to find the best structure, .* less .* in row 1"
+            ValueError, match=r"Oracle to find the best structure, .* less .* in row 1"
         ):
             F.sparsemap(torch.tensor([[0.0] * 4, [3.0, 1.0, 0.0, -2.0]]), Oracle(moody))
 
@@ -287,7 +291,7 @@ class TestBadInput:
                 SequentialKSubsets(3),
                 mask=torch.tensor([[True] * 4, [True, True, False, False]]),
             )
-        with pytest.raises(ValueError, match="whole number k to have structures, got k=1.5"):
+        with pytest.raises(ValueError, match=r"whole number k to have structures, got k=1.5"):
             F.sparsemap_solution(self.scores, KSubsets(1.5))
         with pytest.raises(ValueError, match=r"k of KSubsets to broadcast over the rows \(2,\)"):
             F.sparsemap_solution(self.scores, KSubsets(torch.tensor([1, 1, 1])))
@@ -302,6 +306,10 @@ class TestBadInput:
         ):
             F.sparsemap(self.scores, Chain(torch.zeros(3, 3)))
 
+    def test_transforms(self) -> None:
+        with pytest.raises(ValueError, match="plain tensors for sparsemap over Matching"):
+            torch.func.vmap(lambda s: F.sparsemap(s, Matching()))(torch.zeros(2, 3, 3))
+
     def test_shapes(self) -> None:
         with pytest.raises(ValueError, match=r"square scores for Tree .* got shape \(2, 4\)"):
             F.sparsemap(self.scores, Tree())
@@ -311,19 +319,39 @@ class TestBadInput:
     def test_masks_that_leave_no_structure(self) -> None:
         mask = torch.ones(2, 3, 3, dtype=torch.bool)
         mask[1, :2, 1:] = False  # two rows want the first column
-        with pytest.raises(ValueError, match="feasible structure of Matching .* in row 1"):
+        with pytest.raises(ValueError, match=r"feasible structure of Matching .* in row 1"):
             F.sparsemap(torch.zeros(2, 3, 3), Matching(), mask=mask)
-        with pytest.raises(ValueError, match="feasible structure of Tree .* in row 0"):
+        with pytest.raises(ValueError, match=r"feasible structure of Tree .* in row 0"):
             Tree().argmax(torch.zeros(1, 2, 2), ~torch.eye(2, dtype=torch.bool))
 
     def test_targets(self) -> None:
         omega = SparseMAP(Chain(0.5))
         with pytest.raises(
-            ValueError, match="zeros and ones for Chain, .* fractions in the only row"
+            ValueError, match=r"zeros and ones for Chain, .* fractions in the only row"
         ):
             omega.loss(torch.zeros(2, 2), torch.full((2, 2), 0.5))
         with pytest.raises(ValueError, match=r"factor_target of shape \(1, 2, 2\) for Chain, got"):
             omega.loss(torch.zeros(2, 2), torch.eye(2), factor_target=torch.zeros(3))
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_sequential_conjugates_agree_however_they_are_solved(tables: bool) -> None:
+    scores = torch.randn(3, 9, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[0, 6:] = mask[1, 4] = mask[2] = False
+    edges = torch.randn(8, 2, 2) if tables else torch.randn(8)
+    edges = edges.double()
+    target = torch.zeros(3, 9, dtype=torch.float64)
+    target[0, :3] = target[1, [0, 5, 6]] = 1
+    answers = []
+    for transition in (edges, edges.clone().requires_grad_()):
+        omega = SparseMAP(SequentialKSubsets(torch.tensor([3, 3, 0]), transition))
+        conjugate, loss = omega.conjugate(scores, mask), omega.loss(scores, target, mask)
+        (grad,) = torch.autograd.grad((conjugate + loss).sum(), scores, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), scores)
+        answers.append((conjugate, loss, grad, second))
+    for fast, general in zip(*answers, strict=True):
+        torch.testing.assert_close(fast, general)
 
 
 def test_names() -> None:

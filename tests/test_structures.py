@@ -237,7 +237,7 @@ def test_masks_remove_structures(kind: str, size: int, draw: Drawer, seed: int) 
     if gone or (kind == "k-subsets" and not len(allowed)):
         return  # entries that are not there change which structures there are
     if not len(allowed):
-        with pytest.raises(ValueError, match="feasible structure .* in the only row"):
+        with pytest.raises(ValueError, match=r"feasible structure .* in the only row"):
             F.sparsemap(scores, case.structure, mask=mask)
         return
     case = case._replace(vertices=allowed, factors=torch.zeros(len(allowed), 0))
@@ -418,7 +418,7 @@ def test_chain_transitions_shared_per_edge_and_forbidden() -> None:
         found = F.sparsemap(row, Chain(shared)).flatten()
         wanted, _ = judge.qp(allowed.flatten(1), judge.path_edges(allowed), row.flatten(), edges)
         torch.testing.assert_close(found, wanted, atol=2e-5, rtol=0)
-    with pytest.raises(ValueError, match="feasible structure of Chain.* in row 0"):
+    with pytest.raises(ValueError, match=r"feasible structure of Chain.* in row 0"):
         F.sparsemap(scores, Chain(torch.full((3, 3), -torch.inf)))
 
 

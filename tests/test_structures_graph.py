@@ -191,6 +191,19 @@ def test_masked_variables_are_off() -> None:
     torch.testing.assert_close(weights[1], F.sparsemap(scores[1], graph))
 
 
+def test_rows_with_nothing_to_select_and_no_rows() -> None:
+    graph = FactorGraph([Xor([0, 1]), AtMostOne([1, 2])])
+    scores = torch.randn(2, 4, dtype=torch.float64)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    weights = F.sparsemap(scores, graph, mask=mask)
+    assert (weights[1] == 0).all()
+    torch.testing.assert_close(weights[0], F.sparsemap(scores[0], graph))
+    assert F.sparsemap(scores[:0], graph).shape == (0, 4)
+    one_left = torch.tensor([[True] * 4, [False, False, False, True]])
+    weights = F.sparsemap(scores, graph, mask=one_left)
+    torch.testing.assert_close(weights[1, 3], scores[1, 3].clamp(0, 1))
+
+
 def test_a_custom_factor() -> None:
     def even(scores: Tensor) -> Tensor:
         every = judge.subsets(len(scores), range(0, len(scores) + 1, 2))
@@ -229,6 +242,18 @@ def test_the_best_structure_needs_factors_that_are_apart() -> None:
         together.argmax(scores)
 
 
+def test_factors_that_are_apart_keep_to_tolerance_and_limit() -> None:
+    scores = torch.randn(3, 30, dtype=torch.float64) * 0.2
+    graph = FactorGraph([Factor(Matching(), range(25), (5, 5)), Xor([26, 27, 28])])
+    loose = F.sparsemap_solution(scores, graph, tol=0.2)
+    exact = F.sparsemap_solution(scores, graph)
+    assert (loose.iterations < exact.iterations).any()
+    assert (loose.gap <= 0.4).all()
+    assert (exact.gap <= 1e-9).all()
+    with pytest.warns(ConvergenceWarning, match="FactorGraph reached max_iter=1"):
+        assert not F.sparsemap_solution(scores, graph, max_iter=1).converged.all()
+
+
 def test_contradictions_warn_and_do_not_hang() -> None:
     graph = FactorGraph([Xor([0, 1]), Budget([0, 1], 2)])
     with pytest.warns(
@@ -252,7 +277,9 @@ def test_bad_graphs_are_explained() -> None:
         F.sparsemap(torch.zeros(3), FactorGraph([Xor([2, 3])]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ValueError, match="feasible structure of AtLeastOne|no structure meets"):
+        with pytest.raises(
+            ValueError, match=r"feasible structure of AtLeastOne|no structure meets"
+        ):
             F.sparsemap(
                 torch.zeros(2, 3),
                 FactorGraph([Sequence([0, 1, 2], k=2)]),

@@ -20,16 +20,18 @@ columns of :math:`[A; F]` and :math:`G = A^\top A + 1 1^\top`,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hopfy._kernels._compile import compiled
 from hopfy._kernels._threads import over_rows
 
-__all__ = ["ActiveSet", "Best", "reference", "solve", "vjp"]
+__all__ = ["ActiveSet", "Best", "mixed", "reference", "scored", "solve", "vjp"]
 
 # (rows, scores of these rows) -> the best vertices and their factor parts, as int8
 Best = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -51,7 +53,7 @@ class ActiveSet(NamedTuple):
     @property
     def factor_marginals(self) -> Tensor:
         """(B, f) float64."""
-        return torch.einsum("bs,bsf->bf", self.weights, self.factors.double())
+        return mixed(self.weights, self.factors)
 
     def vjp(self, in_marginals: Tensor, in_factors: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients in the scores and in the factor scores."""
@@ -99,27 +101,27 @@ def solve(
     return _packed(state, iterations)
 
 
-def _packed(state: object, iterations: np.ndarray) -> ActiveSet:  # type: ignore[type-arg]
+def _packed(state: Any, iterations: NDArray[np.int64]) -> ActiveSet:
     """Active vertices first, in the order of their weight, and no more slots than used."""
-    weights = torch.from_numpy(state.weights)  # type: ignore[attr-defined]
-    order = torch.from_numpy(state.order)  # type: ignore[attr-defined]
-    size = torch.from_numpy(state.size)  # type: ignore[attr-defined]
+    weights = torch.from_numpy(state.weights)
+    order = torch.from_numpy(state.order)
+    size = torch.from_numpy(state.size)
     active = torch.arange(order.shape[1]) < size[:, None]
     live = torch.zeros_like(weights).scatter_(1, order, active.to(weights.dtype))
     weights, slots = (weights * live).sort(dim=1, descending=True, stable=True)
     widest = max(int(size.max()), 1) if size.numel() else 1
     weights, slots = weights[:, :widest].contiguous(), slots[:, :widest, None]
     here = (weights > 0).to(torch.int8)[..., None]
-    vertices = torch.from_numpy(state.vertices)  # type: ignore[attr-defined]
-    factors = torch.from_numpy(state.factors)  # type: ignore[attr-defined]
+    vertices = torch.from_numpy(state.vertices)
+    factors = torch.from_numpy(state.factors)
     return ActiveSet(
         vertices=torch.take_along_dim(vertices, slots, 1) * here,
         factors=torch.take_along_dim(factors, slots, 1) * here,
         weights=weights,
-        marginals=torch.from_numpy(state.marginals),  # type: ignore[attr-defined]
-        gap=torch.from_numpy(state.gap),  # type: ignore[attr-defined]
+        marginals=torch.from_numpy(state.marginals),
+        gap=torch.from_numpy(state.gap),
         iterations=torch.from_numpy(iterations),
-        converged=torch.from_numpy(state.done),  # type: ignore[attr-defined]
+        converged=torch.from_numpy(state.done),
     )
 
 
@@ -137,7 +139,7 @@ def reference(
     for row in range(scores.shape[0]):
         index = torch.tensor([row])
         first = _Row(scores[row], factor_scores[row], [part[row] for part in start])
-        answers.append(_solve_row(first, lambda g, i=index: best(i, g), tol, max_iter))
+        answers.append(_solve_row(first, partial(best, index), tol, max_iter))
     widest = max((len(row.weights) for row, *_ in answers), default=1)
     empty = (
         scores.new_zeros(0),
@@ -232,13 +234,14 @@ def _solved(gram: Tensor, right: Tensor) -> Tensor:
     """``gram^-1 right``; by a pseudo-inverse if rounding makes a matrix look singular."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     if bool((failed > 0).any()):
-        return torch.linalg.pinv(gram, hermitian=True, rtol=1e-12) @ right
+        inverse: Tensor = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
+        return inverse @ right
     return torch.cholesky_solve(right, factor)
 
 
 def _sensitivity(gram: Tensor) -> Tensor:
     """S of the module's docstring; a pseudo-inverse where the vertices are dependent."""
-    inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
+    inverse: Tensor = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
     ones = inverse.sum(-1, keepdim=True)
     return inverse - ones * ones.mT / ones.sum(-2, keepdim=True)
 
@@ -248,14 +251,32 @@ def vjp(solution: ActiveSet, in_marginals: Tensor, in_factors: Tensor) -> tuple[
 
     Differentiable torch operations, so that derivatives of any order follow.
     """
-    A, F = solution.vertices.to(in_marginals.dtype), solution.factors.to(in_marginals.dtype)
+    A = solution.vertices.to(in_marginals.dtype)
     here = (solution.weights > 0).to(A.dtype)
     # An empty slot is its own block: it neither takes part nor makes the matrix singular.
     gram = A @ A.mT + here[:, :, None] * here[:, None, :] + torch.diag_embed(1 - here)
     along = torch.einsum("bsn,bn->bs", A, in_marginals)
-    along = (along + torch.einsum("bsf,bf->bs", F, in_factors)) * here
+    along = (along + scored(solution.factors, in_factors)) * here
     ones, change = _solved(gram, torch.stack([here, along], -1)).unbind(-1)
     total = (ones * here).sum(-1, keepdim=True)
     change = change - ones * (change * here).sum(-1, keepdim=True) / total.clamp_min(1e-300)
     change = change * here
-    return torch.einsum("bsn,bs->bn", A, change), torch.einsum("bsf,bs->bf", F, change)
+    return torch.einsum("bsn,bs->bn", A, change), mixed(change, solution.factors)
+
+
+def scored(bits: Tensor, scores: Tensor) -> Tensor:
+    """Scores (B, S) of bits (B, S, f) by scores (B, f), one slot after the other.
+
+    Factor bits can be many times as many as the entries: all of them as floats might not fit.
+    """
+    if bits.shape[2] == 0:
+        return scores.new_zeros(bits.shape[:2])
+    return torch.stack([(bits[:, s] * scores).sum(-1) for s in range(bits.shape[1])], 1)
+
+
+def mixed(weights: Tensor, bits: Tensor) -> Tensor:
+    """The mixture (B, f) of bits (B, S, f) with weights (B, S), one slot after the other."""
+    total = weights.new_zeros((bits.shape[0], bits.shape[2]))
+    for s in range(bits.shape[1] if bits.shape[2] else 0):
+        total = total + weights[:, s, None] * bits[:, s]
+    return total

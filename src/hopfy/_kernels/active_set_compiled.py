@@ -197,7 +197,7 @@ def _descend(factor, gram, order, size, linear, weights, buffers):
 
 
 @part
-def _exchange(factor, gram, order, size, slot, weights, gains):
+def _exchange(factor, order, size, slot, weights, gains):
     """A vertex inside the affine hull of the others: the objective is linear along its direction.
 
     Walk until a weight reaches zero and let that vertex go. ``gains`` holds, by position, the
@@ -273,7 +273,7 @@ def _enter(state, row, slot, buffers):
             noise += abs(gains[i]) * state.noise[row, order[i]]
         if slope <= _NOISE * noise:
             return False
-        size = _exchange(factor, gram, order, size, slot, weights, gains)
+        size = _exchange(factor, order, size, slot, weights, gains)
         if not _append(factor, gram, order, size, slot):
             state.size[row] = size
             return False

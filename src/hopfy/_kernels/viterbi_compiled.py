@@ -58,7 +58,7 @@ def _trace(value, back, last, path):
 
 
 @part
-def _edge(tables, scores, i):
+def _edge(scores, i):
     """Whether both ends of the edge before bit i are present."""
     return i > 0 and scores[i] > -np.inf and scores[i - 1] > -np.inf
 
@@ -73,7 +73,7 @@ def _fill(value, came, scores, tables, budget):
     value[:] = -np.inf
     value[0, 0] = 0.0
     for i in range(scores.shape[0]):
-        joined = _edge(tables, scores, i)
+        joined = _edge(scores, i)
         present = scores[i] > -np.inf
         for j in range(most, -1, -1):
             before = j - 1 if budget >= 0 else j

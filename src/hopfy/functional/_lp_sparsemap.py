@@ -129,7 +129,7 @@ class _Group:
             stack([part.scores.flatten(1) for part in parts]),
             stack([part.factor_scores for part in parts]),
             tuple(stack(list(data)) for data in zip(*(part.data for part in parts), strict=True)),
-            stack([part.index for part in parts]),
+            stack([part.place for part in parts]),
             parts[0].batch,
         )
         count, slots = self.rows.scores.shape[0], 1
@@ -137,6 +137,9 @@ class _Group:
         self.factors = torch.zeros(count, slots, self.rows.factor_scores.shape[1], dtype=torch.int8)
         self.weights = torch.ones(count, slots, dtype=torch.float64)
         self.alive = (self.rows.scores > -torch.inf).any(1)
+        self.gap = torch.zeros(count, dtype=torch.float64)
+        self.iterations = torch.zeros(count, dtype=torch.long)
+        self.closed = torch.ones(count, dtype=torch.bool)
         if bool(self.alive.any()):
             which = self.alive.nonzero()[:, 0]
             first = self.oracle(which, self.rows.scores[which], self.rows.factor_scores[which])
@@ -159,6 +162,8 @@ class _Group:
         self.rows = self.rows.take(which)
         self.vertices, self.factors = self.vertices[which], self.factors[which]
         self.weights, self.alive = self.weights[which], self.alive[which]
+        self.gap, self.closed = self.gap[which], self.closed[which]
+        self.iterations = self.iterations[which]
 
     def local(self, whole: Tensor) -> Tensor:
         """(B, n) -> (B * G, n_f): what the factors see of the variables."""
@@ -168,7 +173,13 @@ class _Group:
         """(B,) -> (B * G, 1)."""
         return per_row.repeat_interleave(len(self.members))[:, None]
 
-    def solve(self, scores: Tensor, rho: Tensor) -> Tensor:
+    def solve(
+        self,
+        scores: Tensor,
+        rho: Tensor,
+        tol: float = _INNER_TOL,
+        max_iter: int = _INNER_ITERATIONS,
+    ) -> Tensor:
         """SparseMAP of every factor from where it was; returns its marginals (B * G, n_f)."""
         marginals = torch.zeros_like(scores)
         which = self.alive.nonzero()[:, 0]
@@ -181,8 +192,8 @@ class _Group:
             scored,
             lambda rows, gradient: self.oracle(which[rows], gradient, scored[rows]),
             start=(self.vertices[which], self.factors[which], self.weights[which]),
-            tol=_INNER_TOL,
-            max_iter=_INNER_ITERATIONS,
+            tol=tol,
+            max_iter=max_iter,
         )
         self._store(which, found)
         marginals[which] = found.marginals
@@ -196,6 +207,8 @@ class _Group:
         weights[:, 0] = 1
         vertices[which], factors[which] = found.vertices, found.factors
         weights[which] = found.weights
+        self.gap[which], self.closed[which] = found.gap, found.converged
+        self.iterations[which] = found.iterations
         self.vertices, self.factors, self.weights = vertices, factors, weights
 
     def best(self, messages: Tensor) -> Tensor:
@@ -250,16 +263,16 @@ class _Problem:
         for group in self.groups:
             size = len(group.members)
             for g, member in enumerate(group.members):
-                local = group.vertices.unflatten(0, (count, size))[:, g]
+                local = group.vertices[g::size]
                 slots = local.shape[1]
                 wide = torch.zeros(count, slots, n, dtype=torch.int8)
                 wide[:, :, group.variables[g]] = local
                 terms = torch.zeros(count, slots, f, dtype=torch.int8)
                 here = slice(int(self.offsets[member]), int(self.offsets[member + 1]))
-                terms[:, :, here] = group.factors.unflatten(0, (count, size))[:, g]
+                terms[:, :, here] = group.factors[g::size]
                 vertices.append(wide)
                 factors.append(terms)
-                weights.append(group.weights.unflatten(0, (count, size))[:, g])
+                weights.append(group.weights[g::size])
                 owner.extend([member] * slots)
         nothing = torch.zeros(count, 0, dtype=torch.float64)
         joint = JointSet(
@@ -285,20 +298,26 @@ class _Problem:
 def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
     """The joint active set of all rows (float64, on the CPU, no row spoiled)."""
     problem = _Problem(graph, rows)
+    if rows.scores.shape[0] == 0:
+        return problem.gathered()
     if not graph.overlaps:
-        return _apart(problem)
+        return _apart(problem, tol, max_iter)
     return _together(problem, tol, max_iter)
 
 
-def _apart(problem: _Problem) -> JointSet:
+def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     """Factors that share nothing: each is a SparseMAP of its own."""
     count = problem.scores.shape[0]
     one = torch.ones(count, dtype=torch.float64)
+    gap, closed = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.bool)
+    iterations = torch.zeros(count, dtype=torch.long)
     for group in problem.groups:
-        group.solve(group.local(problem.scores), group.repeated(one))
+        group.solve(group.local(problem.scores), group.repeated(one), tol, max_iter)
+        gap = gap + group.gap.clamp_min(0).reshape(count, -1).sum(1)
+        closed = closed & group.closed.reshape(count, -1).all(1)
+        iterations = torch.maximum(iterations, group.iterations.reshape(count, -1).amax(1))
     joint = problem.gathered()
-    done = torch.ones(count, dtype=torch.bool)
-    return joint._replace(gap=torch.zeros(count).double(), converged=done)
+    return joint._replace(gap=gap, converged=closed, iterations=iterations)
 
 
 def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
@@ -326,7 +345,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
         for i, group in enumerate(problem.groups):
             off = group.local(y) - copies[i]
             messages[i] = messages[i] + group.repeated(rho) * off
-            apart += off.square().sum(1).unflatten(0, (len(y), -1)).sum(1)
+            apart += off.square().reshape(len(y), -1).sum(1)
         if iteration >= next_try or iteration == max_iter:
             next_try = iteration + max(_FIRST_TRY, iteration // 4)
             joint = _polished(problem, messages, tol)._replace(
@@ -338,7 +357,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
             if len(left) == 0:
                 break
             if len(left) < len(y):
-                messages = [m.unflatten(0, (len(y), -1))[left].flatten(0, 1) for m in messages]
+                messages = [_of_rows(m, len(y), left) for m in messages]
                 problem.keep(left)
                 y, before, rho, apart = y[left], before[left], rho[left], apart[left]
         rho = _balanced(rho, apart.sqrt(), ((y - before).square() * degree).sum(1).sqrt())
@@ -348,6 +367,12 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
 def _scatter(group: _Group, values: Tensor, onto: Tensor) -> None:
     """Add what the factors of a group say about their variables."""
     onto.index_add_(1, group.variables.flatten(), values.reshape(onto.shape[0], -1))
+
+
+def _of_rows(local: Tensor, count: int, which: Tensor) -> Tensor:
+    """What belongs to some of the ``count`` rows, of values (B * G, n_f)."""
+    size = local.shape[0] // count
+    return local.reshape(count, size, -1)[which].reshape(len(which) * size, -1)
 
 
 def _balanced(rho: Tensor, apart: Tensor, moved: Tensor) -> Tensor:
@@ -395,7 +420,7 @@ def _dual(problem: _Problem, messages: list[Tensor]) -> Tensor:
         pull = torch.zeros_like(y)
         _scatter(group, message, pull)
         y = y - pull
-        value = value + group.best(message).unflatten(0, (len(y), -1)).sum(1)
+        value = value + group.best(message).reshape(len(y), -1).sum(1)
     covered = torch.where(problem.present & ~problem.layout.free, y, 0.0).square().sum(1) / 2
     free = problem.clipped()
     alone = torch.where(problem.layout.free, problem.scores * free - free.square() / 2, 0.0)
@@ -417,7 +442,7 @@ def _fitted(
     wide = torch.zeros(count, cover.shape[0], n, dtype=torch.float64)
     for group, message in zip(problem.groups, messages, strict=True):
         for g, member in enumerate(group.members):
-            local = message.unflatten(0, (count, -1))[:, g]
+            local = message[g :: len(group.members)]
             wide[:, member, group.variables[g]] = local
     ties = torch.cat([mine[:, factor] * bits[:, :, variable], -mine.expand(count, -1, -1)], 2)
     ties = ties * here[..., None]

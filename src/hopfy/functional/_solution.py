@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor
@@ -41,6 +42,7 @@ class SparseMAPSolution:
         gap: (...) duality gap, an upper bound on what the objective is short of its maximum.
         iterations: (...) oracle calls.
         converged: (...) whether the gap is closed to the tolerance.
+        made_by: what tells the structures from others; a start must come from the same ones.
     """
 
     marginals: Tensor
@@ -51,6 +53,7 @@ class SparseMAPSolution:
     gap: Tensor
     iterations: Tensor
     converged: Tensor
+    made_by: tuple[Hashable, tuple[Tensor, ...]] = field(repr=False)
 
     @property
     def status(self) -> Status:
@@ -59,5 +62,8 @@ class SparseMAPSolution:
 
     @property
     def support_size(self) -> Tensor:
-        """(...) how many structures are active: at most one more than there are entries."""
+        """(...) how many structures are active: at most one more than there are entries.
+
+        In a factor graph that holds for each factor.
+        """
         return (self.vertex_weights > 0).sum(-1)

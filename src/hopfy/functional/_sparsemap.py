@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
-from hopfy._kernels import active_set, at_most_k
+from hopfy._kernels import active_set, at_most_k, sequential
 from hopfy._kernels.active_set import ActiveSet
 from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._ksubsets import ksubsets
@@ -28,7 +27,7 @@ from hopfy.structures import (
     Structure,
 )
 
-__all__ = ["sparsemap", "sparsemap_solution"]
+__all__ = ["sequential_marginals", "sparsemap", "sparsemap_solution"]
 
 _at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp, at_most_k.slope)
 _ANY_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
@@ -67,7 +66,8 @@ def sparsemap(
         tol: the duality gap at which a row is done. `KSubsets`, `AtMostK` and
             `SequentialKSubsets` have exact solvers of their own and ask for none of these three.
         max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
-        start: an earlier solution for scores of the same shape, to start from.
+        start: an earlier solution for scores of the same shape, to start from; a factor graph always
+            starts afresh.
 
     Returns:
         Weights with the shape and dtype of the scores.
@@ -104,6 +104,28 @@ def _sequential(
     return weights.movedim(-1, dim)
 
 
+def sequential_marginals(scores: Tensor, structure: SequentialKSubsets) -> tuple[Tensor, Tensor]:
+    """Marginals (..., N), differentiable in the scores, and those of the edge tables, constant.
+
+    The compiled solver knows how likely both ends of an edge are on; the table follows.
+    """
+    y = sequential_ksubsets(scores, structure.budget, structure.transition)
+    rows = structure.rows(scores.detach()).detached()
+    present = rows.scores > -torch.inf
+    both = present[:, 1:] & present[:, :-1]
+    tables = rows.factor_scores.reshape(*both.shape, 4)
+    none, second, first, last = torch.where(both[..., None], tables, 0.0).unbind(-1)
+    unary = rows.scores + torch.nn.functional.pad(first - none, (0, 1))
+    unary = unary + torch.nn.functional.pad(second - none, (1, 0))
+    edges = last - first - second + none
+    on = sequential.solve_details(unary, rows.data[0], edges).pairs
+    weights = y.detach().double().cpu().reshape(rows.scores.shape)
+    left, right = weights[:, :-1], weights[:, 1:]
+    marginals = torch.stack([1 - left - right + on, right - on, left - on, on], -1)
+    marginals = torch.where(both[..., None], marginals.clamp_min(0), 0.0)
+    return y, marginals.reshape(*rows.batch, -1, 2, 2).to(y)
+
+
 def sparsemap_solution(
     scores: Tensor,
     structure: Structure,
@@ -129,6 +151,12 @@ def sparsemap_solution(
     the duality gap is closed to the tolerance in every row.
     """
     _check_solver(structure, tol, max_iter, start)
+    if torch._C._are_functorch_transforms_active():
+        raise ValueError(
+            f"expected plain tensors for sparsemap over {type(structure).__name__}, got some inside "
+            "a torch.func transform; it is batched over leading dimensions and differentiable by "
+            "autograd already."
+        )
     scores = as_scores(scores)
     dim = as_dim(dim, scores.ndim)
     moved = structure.event_dims == 1 and dim != scores.ndim - 1
@@ -183,7 +211,7 @@ def _solve(
     if isinstance(structure, FactorGraph):
         found = solve_graph(structure, problem, tol, max_iter)
     else:
-        warm = _warm(start, scores.shape, which, event)
+        warm = None if start is None else _warm(start, structure, rows, which.cpu())
         found = _active_sets(structure, problem, tol, max_iter, warm)
     _warn(structure, problem, found, max_iter)
     marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
@@ -191,22 +219,27 @@ def _solve(
 
 
 def _warm(
-    start: SparseMAPSolution | None, shape: torch.Size, which: Tensor, event: torch.Size
-) -> tuple[Tensor, Tensor, Tensor] | None:
+    start: SparseMAPSolution, structure: Structure, rows: Rows, which: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The vertices, factor bits and weights of an earlier solution, for the rows to solve."""
-    if start is None:
-        return None
+    event = rows.scores.shape[1:]
+    shape = (*rows.batch, *event)
     if start.marginals.shape != shape:
         raise ValueError(
             f"expected a start for scores of shape {tuple(shape)}, got one for "
             f"{tuple(start.marginals.shape)}."
         )
-    count = shape[: len(shape) - len(event)].numel()
-    slots = start.vertex_weights.shape[-1]
+    key, data = start.made_by
+    same = key == structure.oracle_key and len(data) == len(rows.data)
+    if not same or not all(map(torch.equal, data, rows.data)):
+        raise ValueError(
+            f"expected a start from the same structures as {type(structure).__name__} here, got one "
+            "from others (another kind, or another parameter such as k)."
+        )
+    count, slots = rows.scores.shape[0], start.vertex_weights.shape[-1]
     weights = start.vertex_weights.detach().cpu().double().reshape(count, slots)
     vertices = start.vertices.cpu().reshape(count, slots, event.numel())
-    factors = start.factor_vertices.cpu().reshape(count, slots, -1)
-    which = which.cpu()
+    factors = start.factor_vertices.cpu().reshape(count, slots, rows.factor_scores.shape[1])
     return vertices[which].to(torch.int8), factors[which].to(torch.int8), weights[which]
 
 
@@ -270,7 +303,7 @@ def _mended(
         padded = torch.cat([fresh, padding], 1)
         return torch.where(usable.view(-1, *(1,) * (earlier.ndim - 1)), earlier, padded)
 
-    return tuple(map(partial(pick), warm, cold))  # type: ignore[return-value]
+    return pick(vertices, cold[0]), pick(factors, cold[1]), pick(weights, cold[2])
 
 
 def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_iter: int) -> None:
@@ -322,6 +355,7 @@ def _assembled(
         gap=spread(found.gap.clamp_min(0) * structure.curvature, (), zero),
         iterations=spread(found.iterations, (), zero),
         converged=spread(found.converged, (), torch.ones_like(zero)),
+        made_by=(structure.oracle_key, rows.data),
     )
 
 

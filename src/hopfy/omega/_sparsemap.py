@@ -7,8 +7,9 @@ from torch import Tensor
 
 from hopfy import functional as F
 from hopfy._checks import as_mask, as_scores, as_weights, values_can_be_read
+from hopfy.functional._sparsemap import sequential_marginals
 from hopfy.omega._base import Omega, _Envelope
-from hopfy.structures import KSubsets, Structure
+from hopfy.structures import KSubsets, SequentialKSubsets, Structure
 
 __all__ = ["SparseMAP"]
 
@@ -105,13 +106,18 @@ class SparseMAP(Omega):
     def _predict(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All scores (..., n + f), the prediction for all of them, and its unary part."""
         structure = self.structure
-        solution = F.sparsemap_solution(scores, structure)
         rows = structure.rows(scores)
         factor_scores = rows.factor_scores.reshape((*rows.batch, rows.factor_scores.shape[-1]))
+        if isinstance(structure, SequentialKSubsets) and not factor_scores.requires_grad:
+            # The compiled solver does, as nobody asks how the edges' marginals change.
+            marginals, factors = sequential_marginals(scores, structure)
+        else:
+            solution = F.sparsemap_solution(scores, structure)
+            marginals, factors = solution.marginals, solution.factor_marginals
         theta = torch.cat([scores.flatten(-structure.event_dims), factor_scores], -1)
-        factors = solution.factor_marginals.reshape(factor_scores.shape)
-        weights = torch.cat([solution.marginals.flatten(-structure.event_dims), factors], -1)
-        return theta, weights, solution.marginals
+        factors = factors.reshape(factor_scores.shape)
+        weights = torch.cat([marginals.flatten(-structure.event_dims), factors], -1)
+        return theta, weights, marginals
 
     def _factor_target(
         self, scores: Tensor, target: Tensor, factor_target: Tensor | None

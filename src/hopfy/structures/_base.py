@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     scores: Tensor  # (R, *event) float64; -inf where an entry may not be selected
     factor_scores: Tensor  # (R, f) float64; f = 0 where there are no higher-order terms
     data: tuple[Tensor, ...]  # (R, ...) each: parameters such as a budget
-    index: Tensor  # (R,): the place of each row in the flattened batch
+    place: Tensor  # (R,): the place of each row in the flattened batch
     batch: torch.Size  # the shape of the batch
     parts: tuple[Rows, ...] = ()  # the problems of the factors of a factor graph
 
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
             self.scores[which] if scores is None else scores,
             self.factor_scores[which],
             tuple(part[which] for part in self.data),
-            self.index[which],
+            self.place[which],
             self.batch,
             tuple(part.take(which) for part in self.parts),
         )
@@ -45,8 +45,8 @@ class Rows(NamedTuple):
         """How an error names a row: its index in the batch."""
         if not self.batch:
             return "the only row"
-        place = torch.unravel_index(self.index[row], self.batch)
-        return "row " + ", ".join(str(int(i)) for i in place)
+        where = torch.unravel_index(self.place[row], self.batch)
+        return "row " + ", ".join(str(int(i)) for i in where)
 
 
 class Structure(ABC):
@@ -58,6 +58,17 @@ class Structure(ABC):
 
     The regulariser is :math:`\tfrac{c}{2}\|y_V\|^2` with the ``curvature`` c, which is 1 unless each bit
     counts with both of its states (`SequentialKSubsets`).
+
+    >>> import torch, hopfy
+    >>> from hopfy.structures import Rows, Structure
+    >>> class Prefixes(Structure):  # the first few items, however many
+    ...     def oracle(self, rows: Rows):
+    ...         totals = torch.nn.functional.pad(rows.scores.cumsum(1), (1, 0))
+    ...         length = totals.argmax(1, keepdim=True)
+    ...         bits = torch.arange(rows.scores.shape[1]) < length
+    ...         return bits.to(torch.int8), torch.zeros(len(bits), 0, dtype=torch.int8)
+    >>> hopfy.functional.sparsemap(torch.tensor([0.9, 0.3, 0.6, -1.0]), Prefixes())
+    tensor([0.9000, 0.4500, 0.4500, 0.0000])
     """
 
     event_dims: int = 1

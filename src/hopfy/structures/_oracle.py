@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,10 @@ class Oracle(Structure):
     def margin(self) -> float:
         # Enough for any set of bits; 1 if all structures have as many.
         return 2.0
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self), self.fn, self.factor_scores is None, self.event_dims, self.batched
 
     def rows(self, scores: Tensor) -> Rows:
         factor_scores = self.factor_scores

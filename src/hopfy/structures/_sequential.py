@@ -19,7 +19,8 @@ __all__ = ["Bits", "SequentialKSubsets", "edge_tables"]
 def edge_tables(transition: float | Tensor, scores: Tensor, name: str) -> Tensor:
     """Tables (..., N - 1, 2, 2) from a number, from edges (..., N - 1) or from tables.
 
-    Size 1 instead of N - 1 repeats one for all edges. A number or an edge rewards neighbours that are both selected: it is the entry [1, 1].
+    Size 1 instead of N - 1 repeats one for all edges. A number or an edge rewards neighbours that
+    are both selected: it is the entry [1, 1].
     """
     batch, edges = scores.shape[:-1], max(scores.shape[-1] - 1, 0)
     if not isinstance(transition, Tensor):
@@ -30,7 +31,8 @@ def edge_tables(transition: float | Tensor, scores: Tensor, name: str) -> Tensor
             return transition.expand(*batch, edges, 2, 2)
         if not shape or shape[-1] in (1, edges):
             reward = transition.expand(*batch, edges)
-            return torch.nn.functional.pad(reward[..., None], (3, 0)).unflatten(-1, (2, 2))
+            tables = torch.nn.functional.pad(reward[..., None], (3, 0))
+            return tables.reshape(*batch, edges, 2, 2)
     except RuntimeError:
         pass
     raise ValueError(
