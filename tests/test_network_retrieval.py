@@ -51,9 +51,9 @@ def test_one_update_is_equation_9(name: str) -> None:
 def test_retrieval_ends_where_plain_iteration_ends(name: str) -> None:
     memories, queries = _sphere(20, 6).double(), 0.7 * _sphere(30, 6, 1).double()
     net = hopfy.HopfieldNetwork(memories, name, 12.0)
-    found = net.retrieve(queries, max_steps=100)
+    found = net.retrieve(queries, max_steps=150)
     state = queries
-    for _ in range(100):
+    for _ in range(150):
         state = net.omega(12.0 * state @ memories.T) @ memories
     assert bool(found.converged.all())
     assert torch.allclose(found.state, state, atol=1e-6)
