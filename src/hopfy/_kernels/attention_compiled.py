@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Compiled loops of sparse attention: rows of scores in, the few selected entries out."""
 
 from __future__ import annotations
