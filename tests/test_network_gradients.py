@@ -55,7 +55,7 @@ def test_gradcheck_of_the_implicit_gradient(name: str) -> None:
 
     def end(x: Tensor, b: Tensor) -> Tensor:
         net = hopfy.HopfieldNetwork(x, name, b)
-        return net.retrieve(queries, max_steps=500, tol=1e-15, gradient="implicit").state
+        return net.retrieve(queries, max_steps=100, tol=1e-15, gradient="implicit").state
 
     assert torch.autograd.gradcheck(end, (memories.requires_grad_(), beta), atol=1e-5)
 

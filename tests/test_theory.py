@@ -307,7 +307,7 @@ def test_random_patterns_fail_no_more_often_than_promised(
     assert capacity.epsilon == pytest.approx(0.5 * (1 - math.cos(1 / zeta)) - 1 / (2 * beta))
     assert capacity.epsilon > 0
     generator = torch.Generator().manual_seed(1)
-    trials, failures = 200, 0
+    trials, failures = 80, 0
     for _ in range(trials):
         x = torch.randn(count, dimension, generator=generator, dtype=torch.float64)
         x = x / x.norm(dim=-1, keepdim=True)

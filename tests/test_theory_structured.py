@@ -253,3 +253,71 @@ def test_counterexample_factor_scores_break_proposition_5() -> None:
     scores = _sequential_scores(beta * memories @ state, transition)
     answer = _sparsemap_by_solver(scores, structures, 2 * n)[1 : 2 * n : 2]
     assert np.abs(answer @ memories - state).max() > 0.5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 9999),
+    n=st.integers(2, 6),
+    k=st.integers(1, 4),
+    transition=st.sampled_from([0.0, 0.7, -2.0, 5.0]),
+    beta=st.sampled_from([0.05, 0.3, 1.0, 4.0]),
+    grid=st.booleans(),
+)
+def test_a_certificate_for_a_sequence_is_true_by_enumeration(
+    seed: int, n: int, k: int, transition: float, beta: float, grid: bool
+) -> None:
+    assume(k <= n)
+    memories = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    memories = (2 * memories).round() if grid else memories
+    structures = _subsets(n, k)
+    members = torch.tensor(list(itertools.combinations(range(n), k)))
+    pairs = (structures[:, 1:] * structures[:, :-1]).sum(-1) * transition
+    omega = hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(k, transition))
+    proven = theory.proves_fixed_point(memories, members, omega, beta)
+    for row, y in enumerate(structures):
+        theta = beta * memories @ (y @ memories)
+        # y is the answer iff no other structure gains along the way to it.
+        gains = (structures - y) @ (theta - (2 * y - 1)) + pairs - pairs[row]
+        others = torch.arange(len(structures)) != row
+        worst = float(gains[others].max()) if len(structures) > 1 else -1.0
+        if proven[row]:
+            assert worst <= 1e-12
+            assert torch.allclose(omega(theta), y, atol=1e-9)
+        else:
+            assert worst > -1e-6  # nothing that is clear is missed
+
+
+def test_sequences_are_recalled_with_a_certificate() -> None:
+    torch.manual_seed(0)
+    memories = 3 * torch.eye(7) + 0.1 * torch.randn(7, 7)
+    omega = hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(2, transition=0.5))
+    net = hopfy.HopfieldNetwork(memories, omega, 1.0)
+    found = net.retrieve(memories[[2, 3]].sum(0, keepdim=True), trace=True)
+    assert bool(found.certified.all())
+    assert found.support is not None
+    assert found.support.row(0)[0].tolist() == [2, 3]
+    several = hopfy.structures.SequentialKSubsets(2, transition=torch.zeros(3, 6))
+    rows = torch.tensor([[0, 1]])
+    assert not theory.proves_fixed_point(memories, rows, hopfy.SparseMAP(several), 1.0).any()
+
+
+@pytest.mark.parametrize("transition", [0.0, 0.7, -1.0])
+def test_the_energy_of_sequences_counts_their_transitions(transition: float) -> None:
+    torch.manual_seed(0)
+    memories, queries = (
+        torch.randn(6, 4, dtype=torch.float64),
+        torch.randn(8, 4, dtype=torch.float64),
+    )
+    omega = hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(2, transition))
+    net = hopfy.HopfieldNetwork(memories, omega, 0.5)
+    parts = net.energy_parts(queries)
+    assert torch.allclose(parts.concave + parts.convex, net.energy(queries), atol=1e-9)
+    assert (parts.concave <= 1e-9).all()
+    leaf = queries.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net.energy(leaf).sum(), leaf)
+    assert torch.allclose(slope, net.gradient(queries), atol=1e-9)
+    trace = net.retrieve(queries, trace=True, max_steps=15).energies
+    assert trace is not None
+    assert (trace >= 0).all()
+    assert (trace.diff(dim=0) <= 1e-9).all()

@@ -119,16 +119,19 @@ def _judge(outcome: Outcome, active: Tensor, old: Tensor, step: Step, rules: Rul
 
 
 def _reading(weights: SparseRows | Tensor | None, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which rows are sums of patterns with weight exactly 1, of how many, and which comes first."""
+    """Which rows are sums of patterns with weight 1, of how many, and which comes first."""
     rows = states.shape[0]
     if not isinstance(weights, SparseRows):
         none = torch.zeros(rows, dtype=torch.bool, device=states.device)
         if weights is None:
             return none, none.long() - 1, none.long() - 1
         return none, (weights.detach() > _COUNTED).sum(-1), none.long() - 1
-    counts = weights.counts
+    counts, values = weights.counts, weights.values.detach()
+    row = weights.row_of_entry
+    # A single weight of 1 copies its pattern; sums are rounded anyway, and so are their weights.
+    slack = torch.where(counts > 1, 4 * torch.finfo(values.dtype).eps, 0.0)[row]
     ones = torch.zeros_like(counts)
-    ones.index_add_(0, weights.row_of_entry, (weights.values.detach() == 1).long())
+    ones.index_add_(0, row, ((values - 1).abs() <= slack).long())
     exact = (ones == counts) & (counts > 0)
     first = torch.zeros_like(counts)
     first[exact] = weights.indices[weights.offsets[:-1][exact]]

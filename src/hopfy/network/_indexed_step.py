@@ -41,25 +41,31 @@ class IndexedStep:
 
         What is too close for float64 is settled as in the dense case.
         """
-        proven = self._leads(members, beta)
-        rest = (~proven).nonzero().flatten()
+        margin = exact_margin(self._omega, members.shape[1])
+        if margin is None or members.shape[0] == 0:
+            return proves_fixed_point(self._index.memories, members, self._omega, beta)
+        lowest, highest = self._gaps(members)
+        lead = float(margin) / beta
+        proven = lowest >= lead * (1 + 1e-14)
+        rest = (~proven & (highest >= lead * (1 - 1e-14))).nonzero().flatten()
         if rest.numel():
             memories = self._index.memories
             proven[rest] = proves_fixed_point(memories, members[rest], self._omega, beta[rest])
         return proven
 
-    def _leads(self, members: Tensor, beta: Tensor) -> Tensor:
+    def _gaps(self, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds on how far the weakest member of each set leads the strongest outsider."""
         memories, size = self._index.memories, members.shape[1]
-        margin = exact_margin(self._omega, size)
-        if margin is None or size >= len(self._index) or members.shape[0] == 0:
-            return torch.zeros(members.shape[0], dtype=torch.bool)
+        if size >= len(self._index):
+            everyone = torch.full((members.shape[0],), torch.inf, dtype=torch.float64)
+            return everyone, everyone
         found = self._index.top(memories[members].sum(1), size + 1)
         same = (found.indices[:, :size].sort(-1).values == members.sort(-1).values).all(-1)
-        gap = found.scores[:, size - 1] - found.scores[:, size]
+        # A set that is not on top trails some outsider: its gap is zero or less.
+        gap = torch.where(same, found.scores[:, size - 1] - found.scores[:, size], 0.0)
         reach = torch.linalg.vector_norm(memories[members].double(), dim=-1).sum(-1)
         error = rounding_bound(memories.shape[1], 1, torch.float64)
         if size > 1:  # the sum was rounded to the memories' precision
             error += rounding_bound(0, size, memories.dtype)
         slack = 2 * error * reach * self.largest_norm * (1 + 1e-6)  # the norms are rounded too
-        leads: Tensor = gap - slack >= float(margin) / beta * (1 + 1e-14)
-        return same & leads
+        return torch.where(same, gap - slack, -torch.inf), gap + slack

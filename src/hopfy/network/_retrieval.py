@@ -43,7 +43,8 @@ class Retrieval:
         converged: (...) whether the state is a fixed point, proven or up to the tolerance.
         certified: (...) whether Prop. 2 (Prop. 5 for structures) proves, rounding included, that
             the recalled pattern (or sum of patterns) is an exact fixed point of the update. A
-            certified pattern is returned bit for bit, after finitely many steps.
+            certified pattern is returned bit for bit, after finitely many steps; of a sum of
+            patterns the rounded sum is returned.
         pattern: (...) int64, the index of the pattern that was recalled exactly, else -1.
         size: (...) int64, how many patterns take part: those with weight > 0; for maps without
             zeros (softmax) those with weight > 0.01, which may be none, and -1 if the weights

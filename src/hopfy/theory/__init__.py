@@ -12,7 +12,8 @@ proofs    `proves_fixed_point`, `exact_margin`: Props. 2 and 5 with rounding acc
 
 from hopfy.theory._bounds import energy_bound
 from hopfy.theory._capacity import Capacity, random_capacity, separated_capacity
-from hopfy.theory._proof import exact_margin, proves_fixed_point, rounding_bound
+from hopfy.theory._proof import exact_margin, proves_fixed_point
+from hopfy.theory._rounding import rounding_bound
 from hopfy.theory._separation import (
     OneStep,
     Separations,

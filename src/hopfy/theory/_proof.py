@@ -14,6 +14,8 @@ what the one before left open:
    :math:`\gamma_n = n u / (1 - n u)`, which holds for every order of summation;
 2. the few rivals left in float64, with the same bound;
 3. rational arithmetic, which also settles equality (orthonormal patterns at :math:`\beta = m`).
+
+Sequential k-subsets have their own condition, see `hopfy.theory._sequence_proof`.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ import torch
 from torch import Tensor
 
 from hopfy.omega import Norm, Omega, SparseMAP, Tsallis
-from hopfy.structures import KSubsets
+from hopfy.structures import KSubsets, SequentialKSubsets
+from hopfy.theory._rounding import norm_bounds, rounding_bound
+from hopfy.theory._sequence_proof import proves_sequence
 
-__all__ = ["exact_margin", "proves_fixed_point", "rounding_bound"]
+__all__ = ["exact_margin", "proves_fixed_point"]
 
 # Entries of one block of products, and pairs that are worth rational arithmetic.
 _BLOCK = 1 << 24
@@ -82,6 +86,8 @@ def proves_fixed_point(
     tensor([False])
     """
     rows, size = members.shape
+    if isinstance(omega, SparseMAP) and isinstance(omega.structure, SequentialKSubsets):
+        return proves_sequence(memories, members, omega.structure, beta)
     proven = torch.zeros(rows, dtype=torch.bool, device=members.device)
     margin = exact_margin(omega, size)
     if margin is None or rows == 0:
@@ -91,7 +97,7 @@ def proves_fixed_point(
         memories = memories.float()
     betas = torch.as_tensor(beta, dtype=torch.float64, device="cpu").detach().expand(rows)
     lead = float(margin) / betas * (1 + 4 * torch.finfo(torch.float64).eps)
-    norms = _norms(memories)
+    norms = norm_bounds(memories)
     block = max(1, _BLOCK // memories.shape[0])
     for start in range(0, rows, block):
         part = slice(start, min(start + block, rows))
@@ -106,30 +112,6 @@ def proves_fixed_point(
                 memories, norms, members[start + row], rivals, margin / beta_row
             )
     return proven
-
-
-def _norms(memories: Tensor) -> Tensor:
-    """Upper bounds on the norms, in float64 and in blocks."""
-    wide = torch.float64 if memories.device.type != "mps" else torch.float32
-    parts = [
-        torch.linalg.vector_norm(block, dim=-1, dtype=wide)
-        for block in torch.split(memories, 65536)
-    ]
-    return torch.cat(parts) * (1 + _gamma(memories.shape[1] + 4, wide))
-
-
-def rounding_bound(dimension: int, size: int, dtype: torch.dtype) -> float:
-    r"""How far a computed :math:`(\sum_s x_s)^\top x` can be off, relative to
-    :math:`\sum_s \|x_s\| \|x\|`.
-
-    ``size`` patterns are summed and multiplied with another in ``dtype``, in any order.
-    """
-    return _gamma(dimension + size + 2, dtype)
-
-
-def _gamma(terms: int, dtype: torch.dtype) -> float:
-    unit = torch.finfo(dtype).eps / 2
-    return terms * unit / (1 - terms * unit) if terms * unit < 1 else torch.inf
 
 
 def _first_round(memories: Tensor, norms: Tensor, members: Tensor, lead: Tensor) -> Tensor:
