@@ -238,7 +238,7 @@ def test_weights_within_the_margin_are_all_weights(omega):
     omega = hopfy.omega_from(omega)
     for scale in (0.01, 1.0, 30.0):
         scores = torch.randn(50, 40, dtype=torch.float64) * scale
-        found = weights_within_margin(scores, omega)
+        found = weights_within_margin(scores.clone(), omega)
         torch.testing.assert_close(found.dense(), omega(scores), rtol=1e-9, atol=1e-12)
 
 

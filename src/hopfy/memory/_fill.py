@@ -129,12 +129,12 @@ def _compete(
 
 
 def weights_within_margin(scores: Tensor, omega: Omega) -> SparseRows:
-    """``omega(scores)`` (Q, N), computed on the scores that can have a weight at all.
+    """``omega(scores)`` (Q, N), computed on the scores that can have a weight; uses them up.
 
     A score that trails the best one by the margin has weight zero (Def. 1), so leaving it out
     changes nothing. Few are left, and a row with one left needs no map.
     """
-    scores = scores - scores.amax(-1, keepdim=True)
+    scores = scores.sub_(scores.amax(-1, keepdim=True))
     inside = scores >= -omega.margin
     counts = inside.sum(-1)
     width = int(counts.max()) if counts.numel() else 0
