@@ -174,7 +174,7 @@ class AssociativeMemory:
     # ------------------------------------------------------------------ recall
 
     def recall(
-        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 200
+        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 50
     ) -> Recall:
         """The stored patterns that the cues lead to.
 
