@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -53,6 +54,10 @@ def test_recalls_see_whole_additions_and_removals():
             assert len(memory) % 2 == 0
             if number % 3 == 0:
                 memory.remove(ids)
+            looked, patience = len(seen), 500
+            while len(seen) < looked + 2 and patience:
+                time.sleep(0.001)
+                patience -= 1
         writing.set()
 
     def read() -> None:
