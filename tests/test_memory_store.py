@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hopfy import AssociativeMemory, theory
 from hopfy.memory import _growing, _separations
 from hopfy.memory._growing import Growing
-from hopfy.memory._lift import lifted, radius_for
+from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._store import Contents, Store
 
@@ -130,7 +130,7 @@ def test_one_by_one_additions_copy_a_linear_number_of_rows(monkeypatch):
 def test_the_sphere_grows_a_logarithmic_number_of_times():
     radius, seen = 0.0, set()
     for length in range(1, 1001):
-        radius = radius_for(torch.tensor([[float(length)]]), radius)
+        radius = radius_for(torch.tensor([float(length) ** 2]), radius)
         seen.add(radius)
         assert radius >= length
     assert len(seen) <= 22
@@ -224,7 +224,8 @@ def test_a_rival_hidden_by_rounding_is_found():
     rows = torch.cat([base, base, base])
     rows[1, 0] += 0.1
     rows[2, 1] += 0.07
-    lift = lifted(rows, radius_for(rows, 0.0))
+    lengths = squared_lengths(rows)
+    lift = lifted(rows, lengths, radius_for(lengths, 0.0))
     found = Separations.none().extended(lift)
     torch.testing.assert_close(found.delta, brute_separations(lift), rtol=1e-3, atol=1e-6)
 
@@ -234,8 +235,8 @@ def test_a_rival_hidden_by_rounding_is_found():
 
 def test_lifted_patterns_have_one_length_and_the_promised_separation():
     patterns = torch.randn(40, 6, dtype=torch.float64) * torch.rand(40, 1, dtype=torch.float64)
-    radius = radius_for(patterns, 0.0)
-    rows = lifted(patterns, radius)
+    radius = radius_for(squared_lengths(patterns), 0.0)
+    rows = lifted(patterns, squared_lengths(patterns), radius)
     torch.testing.assert_close(rows.norm(dim=1), torch.full((40,), radius, dtype=torch.float64))
     distances = torch.cdist(patterns, patterns).fill_diagonal_(torch.inf).amin(1)
     assert bool((brute_separations(rows) >= distances**2 / 2 - 1e-12).all())
@@ -290,6 +291,11 @@ def test_bad_ids_and_values_are_one_sentence(options, error, words):
     with pytest.raises(error, match=words):
         memory.add(torch.ones(1, 3), **options)
     assert len(memory) == 3
+
+
+def test_lengths_beyond_float64_are_one_sentence():
+    with pytest.raises(ValueError, match=r"squared lengths fit torch.float64"):
+        AssociativeMemory().add(np.full((2, 3), 1e200))
 
 
 def test_repeated_ids_in_one_call_are_refused():

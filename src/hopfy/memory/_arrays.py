@@ -75,7 +75,9 @@ def as_patterns(patterns: ArrayLike, dim: int | None, dtype: torch.dtype | None)
     check_finite(tensor, "patterns")
     # Scores are sums of D products: they must fit the dtype with room for beta's part.
     limit = torch.finfo(tensor.dtype).max / 16
-    if tensor.shape[0] and float(squared_lengths(tensor).max()) > limit:
+    largest = max((abs(float(extreme)) for extreme in _extremes(tensor)), default=0.0)
+    bound = tensor.shape[1] * largest * largest
+    if bound > limit and float(squared_lengths(tensor).max()) > limit:
         raise ValueError(
             f"expected patterns whose squared lengths fit {tensor.dtype}, got larger ones; "
             "rescale them."
@@ -87,8 +89,15 @@ def _store_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype is torch.float64 else torch.float32
 
 
+def _extremes(rows: Tensor) -> tuple[Tensor, ...]:
+    return tuple(rows.aminmax()) if rows.numel() else ()
+
+
 def check_finite(rows: Tensor, name: str) -> None:
     """Raise a sentence that names the first row with a NaN or an infinity."""
+    # Extremes carry NaN and infinity, and need no copy.
+    if all(bool(extreme.isfinite()) for extreme in _extremes(rows)):
+        return
     wrong = ~rows.isfinite().flatten(1).all(1)
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0])

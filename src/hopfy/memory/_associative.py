@@ -174,7 +174,7 @@ class AssociativeMemory:
     # ------------------------------------------------------------------ recall
 
     def recall(
-        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 200
+        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 50
     ) -> Recall:
         """The stored patterns that the cues lead to.
 
@@ -414,7 +414,7 @@ def _find(
         known = torch.nn.functional.pad(known, (0, 1), value=False)
     if known is None:
         return _retrieved(network, cues, max_steps)
-    filled = fill(cues, known, contents.rows, network.omega, float(network.beta), max_steps)
+    filled = fill(cues, known, network, max_steps, incomplete)
     mixed = incomplete & (filled.weights.counts > 1)
     if not bool(mixed.any()):
         return _retrieved(network, filled.states, max_steps)

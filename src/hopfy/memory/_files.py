@@ -13,7 +13,7 @@ from torch import Tensor
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._format import StoredFile, Streamed, write
-from hopfy.memory._lift import lifted, radius_for
+from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Snapshot, Store
@@ -65,7 +65,7 @@ def write_chunks(
     if settings.compare == "distance":
         radius = 0.0
         for rows in _pattern_rows(patterns, count, dim, dtype):
-            radius = radius_for(rows, radius)
+            radius = radius_for(squared_lengths(rows), radius)
     width = dim if radius is None else dim + 1
     pieces = _pattern_rows(patterns, count, dim, dtype)
     streams = {
@@ -86,7 +86,7 @@ def _pattern_rows(
 
 
 def _lift(rows: Tensor, radius: float | None) -> Tensor:
-    return rows if radius is None else lifted(rows, radius)
+    return rows if radius is None else lifted(rows, squared_lengths(rows), radius)
 
 
 def _value_rows(values: ArrayLike, count: int) -> Streamed:

@@ -36,7 +36,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy.memory._blocks import blocks, light_blocks
+from hopfy.memory._blocks import light_blocks
+from hopfy.network import HopfieldNetwork
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
 
@@ -61,80 +62,82 @@ class Filled(NamedTuple):
 
 
 def fill(
-    cues: Tensor, known: Tensor, rows: Tensor, omega: Omega, beta: float, max_steps: int
+    cues: Tensor, known: Tensor, network: HopfieldNetwork, max_steps: int, incomplete: Tensor
 ) -> Filled:
     """Keep the known coordinates of the cues and let the patterns fill in the others.
 
     Args:
         cues: (Q, W); what they hold where they are not known is ignored.
         known: (Q, W) booleans.
-        rows: (N, W), the network's memories.
-        omega: a regulariser on the simplex.
-        beta: the network's inverse temperature.
+        network: one with N memories (N, W) and a regulariser on the simplex.
         max_steps: the largest number of clamped updates.
+        incomplete: (Q,) False for cues that lack no more than the lift: the start is enough, as the
+            network decides on all that they say.
     """
+    rows, omega, beta = network.memories, network.omega, float(network.beta)
     held = cues.masked_fill(~known, 0.0)
     scores = _start_scores(held, known, rows)
     share = known.shape[1] / known.sum(-1, keepdim=True).clamp_min(1)
+    share = torch.where(incomplete.unsqueeze(1), share, 1.0)
     weights = weights_within_margin(scores.mul_(beta * share.to(rows.dtype)), omega)
     filled = Filled(
         torch.where(known, held, weights.matmul(rows)),
         weights,
         torch.ones(cues.shape[0], dtype=torch.bool, device=cues.device),
     )
-    undecided = (weights.counts > 1).nonzero().flatten()
-    width = int(weights.counts.max()) if cues.shape[0] else 0
-    for part in blocks(undecided, max(1, _ENTRIES // max(1, width * rows.shape[1]))):
-        _compete(filled, part, known[part], rows, omega, beta, max_steps)
-    kept = weights.values != 0
-    counts = torch.bincount(weights.row_of_entry[kept], minlength=cues.shape[0])
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    left = SparseRows(offsets, weights.indices[kept], weights.values[kept], weights.columns)
-    return filled._replace(weights=left)
+    undecided = ((weights.counts > 1) & incomplete).nonzero().flatten()
+    # The widest first: each part is as large as its first cue allows.
+    undecided = undecided[weights.counts[undecided].argsort(descending=True, stable=True)]
+    while undecided.numel():
+        size = max(1, _ENTRIES // (int(weights.counts[undecided[0]]) * rows.shape[1]))
+        _compete(filled, undecided[:size], known, network, max_steps)
+        undecided = undecided[size:]
+    return filled._replace(weights=_without_zeros(weights))
 
 
 def _compete(
-    filled: Filled,
-    part: Tensor,
-    known: Tensor,
-    rows: Tensor,
-    omega: Omega,
-    beta: float,
-    max_steps: int,
+    filled: Filled, part: Tensor, known: Tensor, network: HopfieldNetwork, max_steps: int
 ) -> None:
     """Clamped updates of the cues in ``part``, each over its own candidates, written in place."""
-    weights = filled.weights
-    counts, first = weights.counts[part], weights.offsets[part]
+    weights, beta = filled.weights, float(network.beta)
+    counts = weights.counts[part]
     slot = torch.arange(int(counts.max()), device=part.device)
     there = slot < counts.unsqueeze(1)
-    entries = (first.unsqueeze(1) + slot).clamp_max(weights.indices.numel() - 1)
-    own = rows[weights.indices[entries]]  # (P, width, W)
-    states, shares = filled.states[part], weights.values[entries] * there
-    moving = torch.ones_like(part, dtype=torch.bool)
-    tolerance = torch.finfo(rows.dtype).eps ** 0.75
+    entries = (weights.offsets[part].unsqueeze(1) + slot).clamp_max(weights.indices.numel() - 1)
+    own = network.memories[weights.indices[entries]]  # (P, width, W)
+    tolerance = torch.finfo(own.dtype).eps ** 0.75
+    filled.settled[part] = False
     for _ in range(max_steps):
-        new_shares = omega(beta * torch.einsum("pwd,pd->pw", own, states), there)
-        mixed = torch.einsum("pw,pwd->pd", new_shares, own)
-        after = torch.where(known, states, mixed)
-        step = torch.linalg.vector_norm(after - states, dim=-1)
-        # A cue that has settled stays: its answer must not depend on its neighbours.
-        states = torch.where(moving.unsqueeze(1), after, states)
-        shares = torch.where(moving.unsqueeze(1), new_shares, shares)
-        moving = moving & (step > tolerance * torch.linalg.vector_norm(after, dim=-1))
-        if not bool(moving.any()):
+        before = filled.states[part]
+        shares = network.omega(beta * (own @ before.unsqueeze(-1)).squeeze(-1), there)
+        mixed = (shares.unsqueeze(1) @ own).squeeze(1)
+        after = torch.where(known[part], before, mixed)
+        filled.states[part] = after
+        weights.values[entries[there]] = shares[there]
+        step = torch.linalg.vector_norm(after - before, dim=-1)
+        moving = step > tolerance * torch.linalg.vector_norm(after, dim=-1)
+        # A cue that has settled leaves: its answer does not depend on its neighbours.
+        filled.settled[part[~moving]] = True
+        if not bool(moving.all()):
+            part, own, there, entries = part[moving], own[moving], there[moving], entries[moving]
+        if part.numel() == 0:
             break
-    filled.states[part] = states
-    filled.settled[part] = ~moving
-    weights.values[entries[there]] = shares[there]
+
+
+def _without_zeros(weights: SparseRows) -> SparseRows:
+    kept = weights.values != 0
+    counts = torch.bincount(weights.row_of_entry[kept], minlength=weights.rows)
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return SparseRows(offsets, weights.indices[kept], weights.values[kept], weights.columns)
 
 
 def weights_within_margin(scores: Tensor, omega: Omega) -> SparseRows:
-    """``omega(scores)`` (Q, N), computed on the scores that can have a weight at all.
+    """``omega(scores)`` (Q, N), computed on the scores that can have a weight; uses them up.
 
     A score that trails the best one by the margin has weight zero (Def. 1), so leaving it out
     changes nothing. Few are left, and a row with one left needs no map.
     """
-    scores = scores - scores.amax(-1, keepdim=True)
+    scores = scores.sub_(scores.amax(-1, keepdim=True))
     inside = scores >= -omega.margin
     counts = inside.sum(-1)
     width = int(counts.max()) if counts.numel() else 0
@@ -148,11 +151,8 @@ def weights_within_margin(scores: Tensor, omega: Omega) -> SparseRows:
     weights = torch.zeros_like(padded)
     weights[:, 0] = 1.0
     weights[several] = omega(padded[several])
-    values = weights[row, slot]
-    kept = values != 0
-    offsets = torch.bincount(row[kept], minlength=scores.shape[0]).cumsum(0)
-    offsets = torch.nn.functional.pad(offsets, (1, 0))
-    return SparseRows(offsets, indices[kept], values[kept], scores.shape[1])
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return _without_zeros(SparseRows(offsets, indices, weights[row, slot], scores.shape[1]))
 
 
 def _start_scores(held: Tensor, known: Tensor, rows: Tensor) -> Tensor:

@@ -28,18 +28,21 @@ def squared_lengths(rows: Tensor) -> Tensor:
     return torch.cat(parts) if parts else rows.new_zeros(0, dtype=torch.float64)
 
 
-def radius_for(patterns: Tensor, radius: float) -> float:
-    """``radius`` if it covers the patterns, otherwise one with room for twice their squared length.
+def radius_for(lengths: Tensor, radius: float) -> float:
+    """``radius`` if it covers these squared lengths, otherwise one with room for twice as much.
 
     The room makes the sphere grow, and all rows move, only a logarithmic number of times.
     """
-    longest = float(squared_lengths(patterns).max()) if patterns.shape[0] else 0.0
+    longest = float(lengths.max()) if lengths.numel() else 0.0
     if radius > 0 and longest <= radius**2:
         return radius
     return float((2 * longest) ** 0.5) if longest > 0 else max(radius, 1.0)
 
 
-def lifted(patterns: Tensor, radius: float) -> Tensor:
-    """The patterns (N, D) with the coordinate that completes each to length ``radius``."""
-    rest = (radius**2 - squared_lengths(patterns)).clamp_min(0).sqrt()
+def lifted(patterns: Tensor, lengths: Tensor, radius: float) -> Tensor:
+    """The patterns (N, D) with the coordinate that completes each to length ``radius``.
+
+    ``lengths`` (N,) are the patterns' squared lengths in float64.
+    """
+    rest = (radius**2 - lengths).clamp_min(0).sqrt()
     return torch.cat([patterns, rest.to(patterns.dtype).unsqueeze(1)], dim=1)

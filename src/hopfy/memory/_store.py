@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._growing import Growing
-from hopfy.memory._lift import lifted, radius_for
+from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 
 __all__ = ["Contents", "Snapshot", "Store"]
@@ -157,15 +157,19 @@ class Store:
         used, count = before.rows.shape[0], patterns.shape[0]
         known = live.snapshot.separations_so_far
         rows, radius = live.rows, before.radius
+        new_rows = light_blocks(patterns)
         if radius is not None:
-            radius = radius_for(patterns, radius)
+            lengths = squared_lengths(patterns)
+            radius = radius_for(lengths, radius)
+            new_rows = _lifted_blocks(patterns, lengths, radius)
             if radius != before.radius:
                 # A larger sphere moves every row: a new buffer, as readers hold the old one.
                 rows, known = Growing(before.rows[:0]), Separations.none()
-                rows.append(0, used, _lifted_blocks(before.patterns, radius))
+                old = before.patterns
+                rows.append(0, used, _lifted_blocks(old, squared_lengths(old), radius))
         given = () if values is None else (values,)
         stored = Contents(
-            rows.append(used, count, _lifted_blocks(patterns, radius)),
+            rows.append(used, count, new_rows),
             live.ids.append(used, count, (ids,)),
             None if live.values is None else live.values.append(used, count, given),
             radius,
@@ -216,6 +220,8 @@ class Store:
         self._live = _Live.of(contents, known.kept(keep[: known.delta.numel()]))
 
 
-def _lifted_blocks(patterns: Tensor, radius: float | None) -> Iterator[Tensor]:
+def _lifted_blocks(patterns: Tensor, lengths: Tensor, radius: float) -> Iterator[Tensor]:
+    start = 0
     for block in light_blocks(patterns):
-        yield block if radius is None else lifted(block, radius)
+        yield lifted(block, lengths[start : start + block.shape[0]], radius)
+        start += block.shape[0]
