@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Real data sets, when they lie beside the checkout; tests that need them are skipped otherwise.
 export HOPFY_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-all lint bench clean setup
+.PHONY: demo test test-all lint bench clean clean-kernels setup
 
 setup: $(READY)
 
@@ -38,3 +38,7 @@ bench: $(READY)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis hopfy-report
+
+# numba does not notice when a kernel's helper in another file has changed.
+clean-kernels:
+	rm -rf src/hopfy/_kernels/__pycache__

@@ -1,13 +1,23 @@
 """hopfy: sparse and structured Hopfield networks for PyTorch."""
 
-from hopfy import functional, nn, structures
+from hopfy import functional, nn, structures, theory
+from hopfy._warnings import ConvergenceWarning
+from hopfy.losses import FenchelYoungLoss
+from hopfy.memory import AssociativeMemory, Recall
+from hopfy.network import HopfieldNetwork, Retrieval
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AssociativeMemory",
+    "ConvergenceWarning",
+    "FenchelYoungLoss",
+    "HopfieldNetwork",
     "Norm",
     "Omega",
+    "Recall",
+    "Retrieval",
     "Shannon",
     "SparseMAP",
     "Tsallis",
@@ -16,4 +26,5 @@ __all__ = [
     "nn",
     "omega_from",
     "structures",
+    "theory",
 ]

@@ -5,21 +5,31 @@ Every message says what was expected, what came, and (where it is not plain) wha
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = [
+    "BETA",
     "ENTMAX_ALPHA",
     "NORMMAX_ALPHA",
     "SUBSET_SIZE",
     "Rule",
     "as_dim",
     "as_mask",
+    "as_memories",
     "as_parameter",
+    "as_patterns",
+    "as_positive",
+    "as_queries",
     "as_scores",
+    "as_states",
     "as_weights",
     "check_parameter",
     "values_can_be_read",
@@ -80,6 +90,52 @@ def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
         ) from None
 
 
+def as_patterns(memories: object, name: str = "memories") -> Tensor:
+    """Return ``memories`` if it is a finite floating tensor (..., N, D) with N >= 1."""
+    memories = as_scores(memories, name)
+    if memories.ndim < 2:
+        raise ValueError(
+            f"expected {name} of shape (..., N, D), one pattern per row, got shape "
+            f"{tuple(memories.shape)}; add a dimension with {name}[None]."
+        )
+    if memories.shape[-2] == 0:
+        raise ValueError(
+            f"expected at least one pattern in {name}, got shape {tuple(memories.shape)}."
+        )
+    if values_can_be_read(memories) and not _all_finite(memories.detach()):
+        raise ValueError(
+            f"expected finite {name}, got NaN or infinity in them; remove those patterns."
+        )
+    return memories
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    # Extremes propagate NaN and infinity without a boolean copy of the whole tensor.
+    return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
+
+
+def as_states(queries: object, memories: Tensor) -> Tensor:
+    """Return ``queries`` (..., D) if they fit the memories (..., N, D)."""
+    queries = as_scores(queries, "queries")
+    if queries.dtype != memories.dtype or queries.device != memories.device:
+        raise TypeError(
+            f"expected queries like the memories ({memories.dtype} on {memories.device}), got "
+            f"{queries.dtype} on {queries.device}; convert with queries.to(memories)."
+        )
+    batch, dimension = memories.shape[:-2], memories.shape[-1]
+    if queries.shape[-1] != dimension:
+        raise ValueError(
+            f"expected queries of shape (..., M, {dimension}) for memories of shape "
+            f"{tuple(memories.shape)}, got shape {tuple(queries.shape)}."
+        )
+    if batch and (queries.ndim < 2 or queries.shape[:-2] != batch):
+        raise ValueError(
+            f"expected queries of shape {(*batch, 'M', dimension)} for batched memories of shape "
+            f"{tuple(memories.shape)}, got shape {tuple(queries.shape)}."
+        )
+    return queries
+
+
 class Rule(NamedTuple):
     """What a map's parameter must satisfy; ``valid`` takes a number or a tensor."""
 
@@ -90,6 +146,7 @@ class Rule(NamedTuple):
 
 ENTMAX_ALPHA = Rule("alpha", ">= 1 (1 is softmax, 2 is sparsemax, inf is argmax)", lambda a: a >= 1)
 NORMMAX_ALPHA = Rule("alpha", "> 1 (inf is uniform over the best top set)", lambda a: a > 1)
+BETA = Rule("beta", "> 0 and finite", lambda b: (b > 0) & (b < float("inf")))
 SUBSET_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
 
 
@@ -128,12 +185,24 @@ def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) ->
     """
     check_parameter(value, rule)
     if not isinstance(value, Tensor):
-        return torch.tensor(float(value), dtype=torch.float64)
+        return _constant(float(value))
     if not value.is_floating_point():
         value = value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
     if value.ndim == 0:
         return value
     return _beside_rows(value, scores, dim, rule.name)
+
+
+def _constant(value: float) -> Tensor:
+    """A 0-d tensor, shared by all calls with this number: nothing writes to it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(value, dtype=torch.float64)
+    return _shared_constant(value)
+
+
+@lru_cache(maxsize=1024)
+def _shared_constant(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
@@ -150,3 +219,59 @@ def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
         f"expected {name} to broadcast over the rows {tuple(rows)} of scores with shape "
         f"{tuple(scores.shape)} (dim={dim}), got shape {tuple(value.shape)}."
     )
+
+
+def as_memories(memories: object) -> tuple[Tensor, Tensor]:
+    """Return ``memories`` (N, D) detached, contiguous and at least float32, and their norms (N,).
+
+    The norms are float64. A NumPy array, memory-mapped or not, is read in place.
+    """
+    if isinstance(memories, np.ndarray):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable.*")  # nothing here writes
+            memories = torch.from_numpy(memories)
+    if not isinstance(memories, Tensor):
+        raise TypeError(f"expected memories to be a torch.Tensor, got {type(memories).__name__}.")
+    if not memories.is_floating_point():
+        raise TypeError(f"expected memories of a floating dtype, got {memories.dtype}.")
+    if memories.ndim != 2 or 0 in memories.shape:
+        raise ValueError(
+            "expected memories of shape (N, D) with N and D at least 1, "
+            f"got {tuple(memories.shape)}."
+        )
+    memories = memories.detach()
+    if memories.dtype in (torch.float16, torch.bfloat16):
+        memories = memories.float()
+    memories = memories.contiguous()
+    norms = [block.double().norm(dim=1) for block in torch.split(memories, 4096)]
+    sizes = torch.cat(norms)
+    wrong = (~sizes.isfinite()).nonzero()
+    if wrong.numel():
+        raise ValueError(
+            f"expected memories with finite entries and norms, got NaN, infinity or an overflow in "
+            f"row {int(wrong[0])}; drop or repair it."
+        )
+    return memories, sizes
+
+
+def as_queries(queries: object, memories: Tensor) -> Tensor:
+    """Return ``queries`` (M, D) detached and in the memories' dtype."""
+    if not isinstance(queries, Tensor):
+        raise TypeError(f"expected queries to be a torch.Tensor, got {type(queries).__name__}.")
+    if not queries.is_floating_point():
+        raise TypeError(f"expected queries of a floating dtype, got {queries.dtype}.")
+    if queries.ndim != 2 or queries.shape[1] != memories.shape[1]:
+        raise ValueError(
+            f"expected queries of shape (M, {memories.shape[1]}) for memories of shape "
+            f"{tuple(memories.shape)}, got {tuple(queries.shape)}."
+        )
+    return queries.detach().to(memories.dtype)
+
+
+def as_positive(value: object, name: str) -> float:
+    """Return ``value`` as a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected {name} to be a number, got {value!r}.")
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected {name} to be finite and > 0, got {value}.")
+    return float(value)

@@ -44,8 +44,13 @@ def _numba_is_here() -> bool:
 
 
 def runs_compiled(tensor: Tensor) -> bool:
-    """Whether the compiled loops can read this tensor's memory."""
-    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
+    """Whether the compiled loops can read this tensor's memory (no tracer's or vmap's stand-in)."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype in (torch.float32, torch.float64)
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:

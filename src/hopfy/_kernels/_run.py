@@ -16,13 +16,18 @@ __all__ = ["run_backward", "run_forward"]
 _BITS = {torch.float32: np.int32, torch.float64: np.int64}
 
 
-def run_forward(kernel: Callable[..., Any], scores: Tensor, parameter: Tensor) -> Tensor:
-    """Run ``kernel(start, stop, scores, bits, parameter, weights)`` over all rows."""
+def run_forward(
+    kernel: Callable[..., Any], scores: Tensor, parameter: Tensor
+) -> tuple[Tensor, list[Any]]:
+    """Run ``kernel(start, stop, scores, bits, parameter, weights)`` over all rows.
+
+    Returns the weights and what the kernel had to say about each range of rows.
+    """
     scores = scores.contiguous()
     weights = torch.empty_like(scores)
     rows, size = scores.numel() // scores.shape[-1], scores.shape[-1]
     array = scores.numpy().reshape(rows, size)
-    over_rows(
+    said = over_rows(
         kernel,
         rows,
         array.size,
@@ -31,7 +36,7 @@ def run_forward(kernel: Callable[..., Any], scores: Tensor, parameter: Tensor) -
         _per_row(parameter, scores),
         weights.numpy().reshape(rows, size),
     )
-    return weights
+    return weights, said
 
 
 def run_backward(
@@ -55,6 +60,7 @@ def run_backward(
 
 def _per_row(parameter: Tensor, rows: Tensor) -> Any:
     """The parameter as float64: one number, or one for each row."""
-    if parameter.ndim:
-        parameter = parameter.expand(*rows.shape[:-1], 1)
+    if parameter.ndim == 0:
+        return np.array([parameter.item()])
+    parameter = parameter.expand(*rows.shape[:-1], 1)
     return parameter.detach().reshape(-1).to(torch.float64).numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,25 +19,20 @@ _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
 
-def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any) -> None:
-    """Call ``kernel(start, stop, *arguments)`` so that every row in ``range(rows)`` is covered.
+def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any) -> list[Any]:
+    """Call ``kernel(start, stop, *arguments)`` until every row is covered; return its answers.
 
     ``work`` estimates the whole cost in entries touched; it decides how many threads take part. The
     calling thread takes a share itself, so nested and concurrent calls cannot wait for each other.
     """
     threads = min(torch.get_num_threads(), rows, work // _WORTH_A_THREAD)
     if threads <= 1:
-        kernel(0, rows, *arguments)
-        return
+        return [kernel(0, rows, *arguments)]
     edges = [rows * part // threads for part in range(threads + 1)]
     pool = _shared_pool(threads - 1)
-    others = [
-        pool.submit(kernel, start, stop, *arguments)
-        for start, stop in zip(edges[1:-1], edges[2:], strict=True)
-    ]
-    kernel(edges[0], edges[1], *arguments)
-    for other in others:
-        other.result()
+    others = [pool.submit(kernel, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
+    own = kernel(edges[0], edges[1], *arguments)
+    return [own, *(other.result() for other in others)]
 
 
 def _shared_pool(size: int) -> ThreadPoolExecutor:

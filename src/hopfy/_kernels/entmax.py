@@ -21,7 +21,7 @@ from hopfy._kernels._compile import compiled, runs_compiled
 from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import distances, power_of_rest, solve_convex, steps_for
 
-__all__ = ["alpha_vjp", "reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     loops = compiled("simplex") if runs_compiled(scores) else None
     if loops is None:
         return reference(scores, alpha)
-    return run_forward(loops.entmax_forward, scores, alpha)
+    return run_forward(loops.entmax_forward, scores, alpha)[0]
 
 
 def reference(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -69,7 +69,15 @@ def _argmax(scores: Tensor, _: Tensor) -> Tensor:
 
 def _concave(scores: Tensor, alpha: Tensor) -> Tensor:
     a = alpha - 1
-    x = distances(scores, 1 / a)
+    within = distances(scores, 1 / a) < 1
+    # The edge of the support is sharp: its position needs all the digits that there are.
+    precise = scores if scores.device.type == "mps" else scores.double()
+    x = torch.where(within, distances(precise, 1 / a), torch.inf)
+    x = torch.where(
+        scores.isnan().any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True),
+        torch.nan,
+        x,
+    )
     inside = x < torch.pow(_largest_weight(x.pow(1 / a), a), a)
     inside = inside | (x == 0)  # the power may underflow; the maxima always belong
     edge = torch.where(inside, x, -torch.inf).amax(-1, keepdim=True)
@@ -80,7 +88,7 @@ def _concave(scores: Tensor, alpha: Tensor) -> Tensor:
         excess = weights.sum(-1, keepdim=True) - 1
         w = (w - excess / slopes.sum(-1, keepdim=True).clamp_min(1)).clamp_min(0)
     weights = _norm_with(w, rest, a, inside)[0]
-    return torch.where(x.isnan(), torch.nan, weights)
+    return torch.where(x.isnan(), torch.nan, weights).to(scores.dtype)
 
 
 def _largest_weight(t: Tensor, a: Tensor) -> Tensor:
@@ -133,17 +141,15 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     return torch.where(weights.isnan(), torch.nan, g * (inner - mean))
 
 
-def alpha_vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor, gradient: Tensor) -> Tensor:
-    r"""Gradient with respect to alpha, given the one with respect to the scores.
+def slope(weights: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`, as for any regulariser.
 
-    For any regulariser :math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`.
     Here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
     :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`: finite at alpha = 1.
     """
     logs = torch.log(torch.where(weights > 0, weights, 1.0))
     finite_alpha = torch.where(alpha < torch.inf, alpha, 2.0)
-    curvature = logs.square() * _phi((finite_alpha - 1) * logs)
-    return -(curvature * gradient).sum(-1, keepdim=True)
+    return -vjp(weights, alpha, logs.square() * _phi((finite_alpha - 1) * logs))
 
 
 def _phi(t: Tensor) -> Tensor:

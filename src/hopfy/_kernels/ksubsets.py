@@ -11,19 +11,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hopfy._checks import values_can_be_read
 from hopfy._kernels._compile import compiled, runs_compiled
 from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import steps_for
 
-__all__ = ["k_vjp", "reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
     loops = compiled("ksubsets") if runs_compiled(scores) else None
     if loops is None:
+        _refuse(_first_short_row(scores, k))
         return reference(scores, k)
-    return run_forward(loops.ksubsets_forward, scores, k)
+    weights, short_rows = run_forward(loops.ksubsets_forward, scores, k)
+    _refuse(max(short_rows))
+    return weights
+
+
+def _refuse(short_row: int) -> None:
+    """Say which row has fewer entries to select from than k asks for; -1 stands for none."""
+    if short_row >= 0:
+        raise ValueError(
+            f"expected k <= the number of unmasked entries of every row, but row {short_row} has "
+            "fewer (counting rows over all leading dimensions); lower k there or unmask entries."
+        )
+
+
+def _first_short_row(scores: Tensor, k: Tensor) -> int:
+    if not values_can_be_read(scores):
+        return -1
+    available = (scores > -torch.inf).sum(-1, keepdim=True)
+    short = ((available > 0) & (available < k)).flatten().nonzero()
+    return int(short[-1]) if len(short) else -1
 
 
 def reference(scores: Tensor, k: Tensor) -> Tensor:
@@ -71,12 +92,12 @@ def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
     if loops is not None:
         return run_backward(loops.ksubsets_backward, weights, k, cotangent)
     between = (weights > 0) & (weights < 1)
-    centred = cotangent - k_vjp(weights, k, cotangent, cotangent)
-    return torch.where(weights.isnan(), torch.nan, torch.where(between, centred, 0.0))
+    mean = (slope(weights, k) * cotangent).sum(-1, keepdim=True)
+    return torch.where(weights.isnan(), torch.nan, torch.where(between, cotangent - mean, 0.0))
 
 
-def k_vjp(weights: Tensor, k: Tensor, cotangent: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient with respect to k: one more unit is shared by the entries between 0 and 1."""
+def slope(weights: Tensor, k: Tensor) -> Tensor:
+    r""":math:`\partial y / \partial k`: one more unit is shared by the entries between 0 and 1."""
     between = (weights > 0) & (weights < 1)
-    inner = torch.where(between, cotangent, 0.0)
-    return inner.sum(-1, keepdim=True) / between.sum(-1, keepdim=True).clamp_min(1)
+    share = 1 / between.sum(-1, keepdim=True).clamp_min(1).to(weights.dtype)
+    return torch.where(between, share, 0.0)

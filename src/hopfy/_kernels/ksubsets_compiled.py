@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: ignore-errors
 """Compiled rows of k-subsets, forward and backward."""
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ _SEGMENT = 32  # entries per segment whose maxima bound the k-th largest score f
 
 @jit
 def ksubsets_forward(start, stop, scores, bits, k, weights):
-    """Rows [start, stop); ``k`` has one entry, or one per row. Too few finite scores: take all."""
+    """Rows [start, stop); ``k`` has one entry, or one per row.
+
+    A row with fewer than k finite scores takes all of them; the last such row is returned, or -1.
+    """
     size = scores.shape[1]
     d = np.empty(size + 1)
     index = np.empty(size + 1, np.int64)
     order = np.empty(size)
+    short = -1
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         wanted = k[r if k.shape[0] > 1 else 0]
@@ -35,6 +39,8 @@ def ksubsets_forward(start, stop, scores, bits, k, weights):
         if count <= wanted:
             for j in range(count):
                 out[index[j]] = 1.0
+            if count < wanted:
+                short = r
             continue
         pivot = _kth_smallest(d, count, math.ceil(wanted), order)
         for j in range(count):
@@ -42,6 +48,7 @@ def ksubsets_forward(start, stop, scores, bits, k, weights):
         tau = _threshold(d, count, wanted)
         for j in range(count):
             out[index[j]] = min(max(tau - d[j], 0.0), 1.0)
+    return short
 
 
 @jit

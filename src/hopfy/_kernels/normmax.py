@@ -15,7 +15,7 @@ from hopfy._kernels._compile import compiled, runs_compiled
 from hopfy._kernels._run import run_backward, run_forward
 from hopfy._kernels._threshold import distances, power_of_rest, solve_convex
 
-__all__ = ["alpha_vjp", "reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     loops = compiled("simplex") if runs_compiled(scores) else None
     if loops is None:
         return reference(scores, alpha)
-    return run_forward(loops.normmax_forward, scores, alpha)
+    return run_forward(loops.normmax_forward, scores, alpha)[0]
 
 
 def reference(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     loops = compiled("simplex") if runs_compiled(weights) and not torch.is_grad_enabled() else None
     if loops is not None:
         return run_backward(loops.normmax_backward, weights, alpha, cotangent)
-    support, alpha, logs, log_norm, log_r = _logarithms(weights, alpha)
+    support, alpha, _, log_norm, log_r = _logarithms(weights, alpha)
     limit = torch.finfo(weights.dtype).max ** 0.5
     kappa = torch.exp(log_norm + (2 - alpha) * log_r).clamp_max(limit) / (alpha - 1)
     inner = torch.where(support, cotangent, 0.0)
@@ -56,17 +56,16 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     return torch.where(weights.isnan(), torch.nan, gradient)
 
 
-def alpha_vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor, gradient: Tensor) -> Tensor:
-    r"""Gradient with respect to alpha, given the one with respect to the scores.
+def slope(weights: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`\partial y / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(y)`, as for any regulariser.
 
-    :math:`\partial y / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(y)`, where
-    :math:`\nabla\Omega = r^{\alpha-1}`.
+    Here :math:`\nabla\Omega = r^{\alpha-1}` with :math:`r = y / \|y\|_\alpha`.
     """
     support, alpha, logs, log_norm, log_r = _logarithms(weights, alpha)
     mass = torch.where(support, torch.exp(alpha * log_r), 0.0)  # r^alpha sums to one
     slope_of_norm = ((mass * logs).sum(-1, keepdim=True) - log_norm) / alpha
     change = torch.exp((alpha - 1) * log_r) * (log_r - (alpha - 1) * slope_of_norm)
-    return -(change * gradient).sum(-1, keepdim=True)
+    return -vjp(weights, alpha, change)
 
 
 def _logarithms(weights: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: ignore-errors
 r"""Compiled rows of entmax and normmax, forward and backward.
 
 Both maps solve the threshold equation of `hopfy._kernels._threshold`, here in units of the scores:
@@ -15,6 +15,7 @@ import numpy as np
 
 from hopfy._kernels._compile import jit
 from hopfy._kernels._rows_compiled import (
+    LANES,
     collect,
     distances,
     exp_of,
@@ -39,7 +40,8 @@ def _candidates(row, top, margin, gamma, d, index):
     if row.shape[0] <= _SHORT and _is_cheap(gamma):
         distances(row, top, d)
         return row.shape[0], False
-    return collect(row, top, margin, d, index), True
+    # In the row's own dtype, so that a gap equal to the rounded margin counts as the margin.
+    return collect(row, top, np.float64(type_of(row, margin)), d, index), True
 
 
 @jit
@@ -58,7 +60,14 @@ def _root(d, index, count, sparse, gamma, margin, powers):
     if gamma == 1.0:
         return _linear_root(d, index, count, margin)
     s = margin
-    settled = margin * (1e-9 if gamma >= 2.0 else 1e-13)
+    if sparse and not _is_cheap(gamma) and gamma < 4.0:
+        # The root grows with gamma: a few cheap steps for the next larger exponent bound it.
+        bound = 2.0 if gamma < 2.0 else 4.0
+        for _ in range(3):
+            first, total = _power_sums(d, count, s, bound, powers)
+            s = min(s, _newton(s, first, total, bound, margin))
+            count = keep_below(d, index, count, s)
+    settled = margin * (1e-9 if gamma >= 2.0 else 1e-11)
     for trial in range(_STEPS):
         first, total = _power_sums(d, count, s, gamma, powers)
         lower = _newton(s, first, total, gamma, margin)
@@ -155,8 +164,8 @@ def _write(powers, index, count, sparse, out):
 def entmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of entmax; ``alpha`` has one entry, or one per row."""
     size = scores.shape[1]
-    d, powers = np.empty(size + 1), np.empty(size + 1)
-    index = np.empty(size + 1, np.int64)
+    d, powers = np.empty(size + LANES), np.empty(size + LANES)
+    index = np.empty(size + LANES, np.int64)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         a = alpha[r if alpha.shape[0] > 1 else 0]
@@ -181,7 +190,7 @@ def _softmax_row(row, top, powers, out):
 @jit
 def _entmax_convex(row, top, alpha, d, index, powers, out):
     gamma = 1.0 / (alpha - 1.0)
-    margin = np.float64(type_of(row, gamma))
+    margin = gamma
     count, sparse = _candidates(row, top, margin, gamma, d, index)
     if sparse:
         out[:] = 0.0
@@ -204,8 +213,8 @@ def _entmax_convex(row, top, alpha, d, index, powers, out):
 def _entmax_concave(row, top, alpha, d, index, out):
     """alpha > 2: Newton for the smallest positive weight (see `entmax`); infinity shares the top."""
     a = alpha - 1.0
-    margin = np.float64(type_of(row, 1.0 / a))
-    count = collect(row, top, max(margin, 1e-300), d, index)
+    margin = 1.0 / a
+    count = collect(row, top, max(np.float64(type_of(row, margin)), 1e-300), d, index)
     out[:] = 0.0
     if count == 1 or alpha == np.inf:
         for j in range(count):
@@ -361,8 +370,8 @@ def _slope(p, alpha):
 def normmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of normmax; ``alpha`` has one entry, or one per row."""
     size = scores.shape[1]
-    d, powers = np.empty(size + 1), np.empty(size + 1)
-    index = np.empty(size + 1, np.int64)
+    d, powers = np.empty(size + LANES), np.empty(size + LANES)
+    index = np.empty(size + LANES, np.int64)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         exponent = 1.0 / (alpha[r if alpha.shape[0] > 1 else 0] - 1.0)

@@ -8,7 +8,20 @@ row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only
 from hopfy.functional._entmax import entmax, sparsemax
 from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._normmax import normmax
+from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._softmax import softmax
-from hopfy.functional._sparsemap import sparsemap
+from hopfy.functional._solution import SparseMAPSolution, Status
+from hopfy.functional._sparsemap import sparsemap, sparsemap_solution
 
-__all__ = ["entmax", "ksubsets", "normmax", "softmax", "sparsemap", "sparsemax"]
+__all__ = [
+    "SparseMAPSolution",
+    "Status",
+    "entmax",
+    "ksubsets",
+    "normmax",
+    "sequential_ksubsets",
+    "softmax",
+    "sparsemap",
+    "sparsemap_solution",
+    "sparsemax",
+]

@@ -12,7 +12,7 @@ from hopfy.functional._rows import along_rows, checked
 
 __all__ = ["entmax", "sparsemax"]
 
-_apply = row_map("entmax", kernel.solve, kernel.vjp, kernel.alpha_vjp)
+_apply = row_map("entmax", kernel.solve, kernel.vjp, kernel.slope)
 _TWO = torch.tensor(2.0, dtype=torch.float64)
 
 

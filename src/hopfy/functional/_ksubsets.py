@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from hopfy._checks import Rule, as_parameter
@@ -11,7 +13,7 @@ from hopfy.functional._rows import along_rows, checked
 
 __all__ = ["ksubsets"]
 
-_apply = row_map("ksubsets", kernel.solve, kernel.vjp, kernel.k_vjp)
+_apply = row_map("ksubsets", kernel.solve, kernel.vjp, kernel.slope)
 
 
 def ksubsets(
@@ -42,6 +44,7 @@ def ksubsets(
     """
     dim = checked(scores, dim)
     size = scores.shape[dim]
-    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k >= 0) & (k <= size))
+    most = size or math.inf  # an empty row has nothing to select, whatever k is
+    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k >= 0) & (k <= most))
     k_rows = as_parameter(k, scores, dim, rule)
     return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows))

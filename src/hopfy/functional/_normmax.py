@@ -11,7 +11,7 @@ from hopfy.functional._rows import along_rows, checked
 
 __all__ = ["normmax"]
 
-_apply = row_map("normmax", kernel.solve, kernel.vjp, kernel.alpha_vjp)
+_apply = row_map("normmax", kernel.solve, kernel.vjp, kernel.slope)
 
 
 def normmax(

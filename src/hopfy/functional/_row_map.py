@@ -17,10 +17,10 @@ __all__ = ["row_map"]
 
 Solve = Callable[[Tensor, Tensor], Tensor]
 Vjp = Callable[[Tensor, Tensor, Tensor], Tensor]
-ParameterVjp = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Slope = Callable[[Tensor, Tensor], Tensor]
 
 
-def row_map(name: str, solve: Solve, vjp: Vjp, parameter_vjp: ParameterVjp) -> Solve:
+def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
     """Return ``(scores, parameter) -> weights``, differentiable any number of times in both.
 
     Three doors lead to the same functions: a lean `autograd.Function` for ordinary eager use, one with
@@ -31,7 +31,7 @@ def row_map(name: str, solve: Solve, vjp: Vjp, parameter_vjp: ParameterVjp) -> S
         name: of the operator.
         solve: ``(scores, parameter) -> weights``.
         vjp: ``(weights, parameter, cotangent) -> gradient`` with respect to the scores.
-        parameter_vjp: ``(weights, parameter, cotangent, gradient) -> (..., 1)``.
+        slope: ``(weights, parameter) ->`` derivative of the weights by the parameter.
     """
 
     def gradients(
@@ -40,11 +40,12 @@ def row_map(name: str, solve: Solve, vjp: Vjp, parameter_vjp: ParameterVjp) -> S
         gradient = vjp(weights, parameter, cotangent)
         if not needed:
             return gradient, None
-        of_parameter = parameter_vjp(weights, parameter, cotangent, gradient)
-        return gradient, of_parameter.sum_to_size(parameter.shape).to(parameter.dtype)
+        inner = torch.where(weights > 0, cotangent, 0.0)  # what is not selected has no slope
+        along = (slope(weights, parameter) * inner).sum(-1, keepdim=True)
+        return gradient, along.sum_to_size(parameter.shape).to(parameter.dtype)
 
     eager = _eager_function(name, solve, gradients)
-    transformable = _transformable_function(name, solve, vjp, gradients)
+    transformable = _transformable_function(name, solve, vjp, slope, gradients)
     operator = _operator(name, solve, gradients)
 
     def apply(scores: Tensor, parameter: Tensor) -> Tensor:
@@ -81,7 +82,9 @@ def _eager_function(name: str, solve: Solve, gradients: Gradients) -> Any:
     return Eager
 
 
-def _transformable_function(name: str, solve: Solve, vjp: Vjp, gradients: Gradients) -> Any:
+def _transformable_function(
+    name: str, solve: Solve, vjp: Vjp, slope: Slope, gradients: Gradients
+) -> Any:
     class Transformable(torch.autograd.Function):
         @staticmethod
         def forward(scores: Tensor, parameter: Tensor) -> Tensor:
@@ -104,12 +107,7 @@ def _transformable_function(name: str, solve: Solve, vjp: Vjp, gradients: Gradie
             if scores_t is not None:
                 tangent = tangent + vjp(weights, parameter, scores_t)
             if parameter_t is not None:
-                # The reverse rule is linear in the cotangent: its own gradient is the forward rule.
-                with torch.enable_grad():
-                    dual = torch.zeros_like(weights).requires_grad_()
-                    along = gradients(weights.detach(), parameter.detach(), dual, True)[1]
-                    (column,) = torch.autograd.grad(cast(Tensor, along).sum(), dual)
-                tangent = tangent + column * parameter_t
+                tangent = tangent + slope(weights, parameter) * parameter_t
             return tangent
 
         @staticmethod
@@ -123,7 +121,7 @@ def _transformable_function(name: str, solve: Solve, vjp: Vjp, gradients: Gradie
                 parameter = parameter.movedim(parameter_dim, 0)
                 between = (1,) * (scores.ndim - parameter.ndim)
                 parameter = parameter.reshape(info.batch_size, *between, *parameter.shape[1:])
-            return Transformable.apply(scores, parameter), 0
+            return Transformable.apply(scores, parameter), 0  # type: ignore[no-untyped-call]
 
     Transformable.__name__ = Transformable.__qualname__ = f"{name}_transformable"
     return Transformable
@@ -138,7 +136,7 @@ def _operator(name: str, solve: Solve, gradients: Gradients) -> Any:
     )
 
     @operator.register_fake
-    def _(scores: Tensor, parameter: Tensor) -> Tensor:  # noqa: ARG001
+    def _(scores: Tensor, parameter: Tensor) -> Tensor:
         return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
     def setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

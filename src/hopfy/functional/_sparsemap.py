@@ -2,24 +2,339 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
+from hopfy._kernels import active_set, at_most_k
+from hopfy._kernels.active_set import ActiveSet
+from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._ksubsets import ksubsets
-from hopfy.structures import KSubsets
+from hopfy.functional._lp_sparsemap import JointSet, solve_graph
+from hopfy.functional._row_map import row_map
+from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._sequential import sequential_ksubsets
+from hopfy.functional._solution import SparseMAPSolution
+from hopfy.structures import (
+    AtMostK,
+    FactorGraph,
+    KSubsets,
+    Rows,
+    SequentialKSubsets,
+    Structure,
+)
 
-__all__ = ["sparsemap"]
+__all__ = ["sparsemap", "sparsemap_solution"]
+
+_at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp)
+_ANY_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
+
+TOL = 1e-12
+MAX_ITER = 1000
 
 
 def sparsemap(
-    scores: Tensor, structure: KSubsets, *, dim: int = -1, mask: Tensor | None = None
+    scores: Tensor,
+    structure: Structure,
+    *,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    tol: float = TOL,
+    max_iter: int = MAX_ITER,
+    start: SparseMAPSolution | None = None,
 ) -> Tensor:
-    r""":math:`\arg\max_y \theta^\top y - \tfrac12 \|y\|^2` over the hull of the structures (Eq. 10).
+    r"""Marginals of the few structures that share the best regularised score (Eq. 10):
+
+    .. math:: \arg\max_{y \in \mathrm{conv}(\mathcal Y)}
+        \langle\theta_V, y_V\rangle + \langle\theta_F, y_F\rangle - \tfrac12\|y_V\|^2.
+
+    The higher-order scores :math:`\theta_F`, if any, belong to the structure (for instance
+    ``Chain(transition)``); they and the scores receive exact gradients, through the implicit
+    Jacobian of the active set.
+
+    Args:
+        scores: (..., *event), where the structure says how many trailing dimensions one problem has.
+        structure: which structures there are, such as `hopfy.structures.KSubsets`, ``Tree`` or your
+            own `hopfy.structures.Oracle`.
+        dim: the dimension of one problem, for structures that have one.
+        mask: True where an entry may be selected; broadcasts to the scores. An entry that is masked,
+            one with score -inf and one that is not there are the same; a row with nothing to select
+            gives zeros.
+        tol: the duality gap at which a row is done. `KSubsets`, `AtMostK` and
+            `SequentialKSubsets` have exact solvers of their own and ask for none of these three.
+        max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
+        start: an earlier solution for scores of the same shape, to start from.
+
+    Returns:
+        Weights with the shape and dtype of the scores.
 
     >>> import torch, hopfy
     >>> from hopfy import functional as F
     >>> F.sparsemap(torch.tensor([3.0, 1.0, 0.5, -1.0]), hopfy.structures.KSubsets(2))
     tensor([1.0000, 0.7500, 0.2500, 0.0000])
+    >>> F.sparsemap(torch.tensor([[2.0, 1.4], [1.5, 1.0]]), hopfy.structures.Matching())
+    tensor([[0.5250, 0.4750],
+            [0.4750, 0.5250]])
     """
-    if not isinstance(structure, KSubsets):
+    if isinstance(structure, KSubsets):
+        return ksubsets(scores, structure.k, dim=dim, mask=mask)
+    if isinstance(structure, AtMostK):
+        dim = checked(scores, dim)
+        k_rows = as_parameter(structure.k, scores, dim, _ANY_SIZE)
+        return along_rows(scores, dim, mask, lambda rows: _at_most_k(rows, k_rows))
+    if isinstance(structure, SequentialKSubsets):
+        return _sequential(scores, structure, dim, mask)
+    solution = sparsemap_solution(
+        scores, structure, dim=dim, mask=mask, tol=tol, max_iter=max_iter, start=start
+    )
+    return solution.marginals
+
+
+def _sequential(
+    scores: Tensor, structure: SequentialKSubsets, dim: int, mask: Tensor | None
+) -> Tensor:
+    if mask is not None:
+        scores = scores.masked_fill(~as_mask(mask, as_scores(scores)), -torch.inf)
+    rows = scores.movedim(checked(scores, dim), -1)
+    weights = sequential_ksubsets(rows, structure.budget, structure.transition)
+    return weights.movedim(-1, dim)
+
+
+def sparsemap_solution(
+    scores: Tensor,
+    structure: Structure,
+    *,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    tol: float = TOL,
+    max_iter: int = MAX_ITER,
+    start: SparseMAPSolution | None = None,
+) -> SparseMAPSolution:
+    """Solve as `sparsemap` does, always by the active-set method, and return all that it found.
+
+    >>> import torch, hopfy
+    >>> from hopfy import functional as F
+    >>> scores = torch.tensor([3.0, 1.0, 0.5, -1.0])
+    >>> solution = F.sparsemap_solution(scores, hopfy.structures.KSubsets(2))
+    >>> solution.vertices.int()
+    tensor([[1, 1, 0, 0],
+            [1, 0, 1, 0]], dtype=torch.int32)
+    >>> solution.vertex_weights
+    tensor([0.7500, 0.2500])
+    >>> print(solution.status)
+    the duality gap is closed to the tolerance in every row.
+    """
+    _check_solver(structure, tol, max_iter, start)
+    scores = as_scores(scores)
+    dim = as_dim(dim, scores.ndim)
+    moved = structure.event_dims == 1 and dim != scores.ndim - 1
+    if structure.event_dims > 1 and dim != scores.ndim - 1:
+        raise ValueError(
+            f"expected dim=-1 for {type(structure).__name__}, whose problems take the last "
+            f"{structure.event_dims} dimensions, got dim={dim}."
+        )
+    if mask is not None:
+        scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
+    if moved:
+        scores = scores.movedim(dim, -1)
+    solution = _solve(scores, structure, tol, max_iter, start)
+    if moved:
+        parts = vars(solution) | {"marginals": solution.marginals.movedim(-1, dim)}
+        solution = SparseMAPSolution(**parts)
+    return solution
+
+
+def _check_solver(
+    structure: object, tol: float, max_iter: int, start: SparseMAPSolution | None
+) -> None:
+    if not isinstance(structure, Structure):
         raise TypeError(f"expected a structure such as KSubsets(k), got {structure!r}.")
-    return ksubsets(scores, structure.k, dim=dim, mask=mask)
+    if not tol >= 0:
+        raise ValueError(f"expected tol >= 0, got {tol}.")
+    if not isinstance(max_iter, int) or max_iter < 1:
+        raise ValueError(f"expected max_iter to be a positive integer, got {max_iter!r}.")
+    if start is not None and not isinstance(start, SparseMAPSolution):
+        raise TypeError(
+            f"expected start to be the result of sparsemap_solution, got {type(start).__name__}."
+        )
+
+
+def _solve(
+    scores: Tensor, structure: Structure, tol: float, max_iter: int, start: SparseMAPSolution | None
+) -> SparseMAPSolution:
+    event = scores.shape[scores.ndim - structure.event_dims :]
+    rows = structure.rows(scores)
+    whole = torch.cat([rows.scores.flatten(1), rows.factor_scores], 1).detach()
+    spoiled = whole.isnan().any(1) | (whole == torch.inf).any(1)
+    live = (rows.scores.detach() > -torch.inf).flatten(1).any(1) & ~spoiled
+    which = live.nonzero()[:, 0]
+    # Dividing by the curvature leaves the plain problem with Omega = 1/2 |y|^2.
+    theta = rows.scores.flatten(1)[which] / structure.curvature
+    theta_f = rows.factor_scores[which] / structure.curvature
+    problem = rows.detached().take(which.cpu())
+    problem = problem._replace(
+        scores=theta.detach().cpu().reshape(-1, *event), factor_scores=theta_f.detach().cpu()
+    )
+    found: ActiveSet | JointSet
+    if isinstance(structure, FactorGraph):
+        found = solve_graph(structure, problem, tol, max_iter)
+    else:
+        warm = _warm(start, scores.shape, which, event)
+        found = _active_sets(structure, problem, tol, max_iter, warm)
+    _warn(structure, problem, found, max_iter)
+    marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
+    return _assembled(scores, structure, rows, spoiled, which, found, marginals, factor_marginals)
+
+
+def _warm(
+    start: SparseMAPSolution | None, shape: torch.Size, which: Tensor, event: torch.Size
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The vertices, factor bits and weights of an earlier solution, for the rows to solve."""
+    if start is None:
+        return None
+    if start.marginals.shape != shape:
+        raise ValueError(
+            f"expected a start for scores of shape {tuple(shape)}, got one for "
+            f"{tuple(start.marginals.shape)}."
+        )
+    count = shape[: len(shape) - len(event)].numel()
+    slots = start.vertex_weights.shape[-1]
+    weights = start.vertex_weights.detach().cpu().double().reshape(count, slots)
+    vertices = start.vertices.cpu().reshape(count, slots, event.numel())
+    factors = start.factor_vertices.cpu().reshape(count, slots, -1)
+    which = which.cpu()
+    return vertices[which].to(torch.int8), factors[which].to(torch.int8), weights[which]
+
+
+def _active_sets(
+    structure: Structure,
+    problem: Rows,
+    tol: float,
+    max_iter: int,
+    warm: tuple[Tensor, Tensor, Tensor] | None,
+) -> ActiveSet:
+    shape, theta = problem.scores.shape[1:], problem.scores.flatten(1)
+
+    def best(rows: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        bits, factors = structure.oracle(problem.take(rows, scores.reshape(-1, *shape)))
+        return bits.flatten(1), factors
+
+    if theta.shape[0] == 0:
+        empty = theta.new_zeros((0, 1, theta.shape[1]), dtype=torch.int8)
+        nothing = theta.new_zeros((0, 1, problem.factor_scores.shape[1]), dtype=torch.int8)
+        none = theta.new_zeros(0)
+        whole = none.long(), none.bool()
+        return ActiveSet(empty, nothing, theta.new_zeros((0, 1)), theta, none, *whole)
+    bits, factors = structure.feasible(problem, best(torch.arange(theta.shape[0]), theta))
+    cold = bits[:, None], factors[:, None], theta.new_ones((theta.shape[0], 1))
+    begin = cold if warm is None else _mended(warm, cold, theta, problem.factor_scores)
+    found = active_set.solve(
+        theta, problem.factor_scores, best, start=begin, tol=tol, max_iter=max_iter
+    )
+    _check_oracle(structure, problem, found.gap)
+    return found
+
+
+def _check_oracle(structure: Structure, problem: Rows, gap: Tensor) -> None:
+    """A negative gap says that the oracle's answer is worse than the mixture it should beat."""
+    scores = problem.scores.flatten(1)
+    size = torch.where(scores > -torch.inf, scores.abs(), 0.0).amax(1)
+    wrong = gap < -1e-6 * (1 + size)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"expected the oracle of {type(structure).__name__} to find the best structure, got one "
+            f"that scores {-float(gap[row]):.3g} less than the current mixture in {problem.name(row)}."
+        )
+
+
+def _mended(
+    warm: tuple[Tensor, Tensor, Tensor],
+    cold: tuple[Tensor, Tensor, Tensor],
+    scores: Tensor,
+    factor_scores: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Start cold where the earlier structures are none, or not allowed any more."""
+    vertices, factors, weights = warm
+    barred = ((vertices > 0) & (scores == -torch.inf)[:, None]).any(-1)
+    if factors.shape[-1]:
+        barred = barred | ((factors > 0) & (factor_scores == -torch.inf)[:, None]).any(-1)
+    usable = ~(barred & (weights > 0)).any(-1) & (weights[:, 0] > 0)
+
+    def pick(earlier: Tensor, fresh: Tensor) -> Tensor:
+        padding = fresh.new_zeros((fresh.shape[0], earlier.shape[1] - 1, *fresh.shape[2:]))
+        padded = torch.cat([fresh, padding], 1)
+        return torch.where(usable.view(-1, *(1,) * (earlier.ndim - 1)), earlier, padded)
+
+    return tuple(map(partial(pick), warm, cold))  # type: ignore[return-value]
+
+
+def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_iter: int) -> None:
+    if found.converged.numel() and not bool(found.converged.all()):
+        open_rows = (~found.converged).nonzero()[:, 0]
+        worst = int(open_rows[found.gap[open_rows].argmax()])
+        warnings.warn(
+            f"SparseMAP over {type(structure).__name__} reached max_iter={max_iter} in "
+            f"{len(open_rows)} of {len(found.gap)} rows; the largest duality gap is "
+            f"{float(found.gap[worst]) * structure.curvature:.3g}, in {problem.name(worst)}. Raise "
+            "max_iter or tol, or start from an earlier solution.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+
+
+def _assembled(
+    scores: Tensor,
+    structure: Structure,
+    rows: Rows,
+    spoiled: Tensor,
+    which: Tensor,
+    found: ActiveSet | JointSet,
+    marginals: Tensor,
+    factor_marginals: Tensor,
+) -> SparseMAPSolution:
+    """Solved rows among those with nothing to select (zeros) and those with NaN (NaN)."""
+    batch = rows.batch
+    event = scores.shape[len(batch) :]
+    factor_shape = structure.factor_shape(event)
+    if factor_shape is None:
+        factor_shape = (rows.factor_scores.shape[1],)
+    blank = torch.where(spoiled, torch.nan, 0.0)[:, None]
+
+    def spread(part: Tensor, shape: tuple[int, ...], empty: Tensor) -> Tensor:
+        part = part.to(scores.device)
+        flat = part.reshape(part.shape[0], part.shape[1:].numel())
+        full = empty.to(part.dtype).expand(spoiled.shape[0], flat.shape[1])
+        return full.index_copy(0, which, flat).reshape((*batch, *shape))
+
+    slots = found.weights.shape[1]
+    zero = torch.zeros_like(blank)
+    return SparseMAPSolution(
+        marginals=spread(marginals, event, blank).to(scores.dtype),
+        factor_marginals=spread(factor_marginals, factor_shape, blank).to(scores.dtype),
+        vertices=spread(found.vertices, (slots, *event), zero).bool(),
+        factor_vertices=spread(found.factors, (slots, *factor_shape), zero).bool(),
+        vertex_weights=spread(found.weights, (slots,), zero).to(scores.dtype),
+        gap=spread(found.gap.clamp_min(0) * structure.curvature, (), zero),
+        iterations=spread(found.iterations, (), zero),
+        converged=spread(found.converged, (), torch.ones_like(zero)),
+    )
+
+
+class _Attached(torch.autograd.Function):
+    """A solution as a function of its scores: the vertices are constants of the Jacobian."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, theta_f: Tensor, found: ActiveSet | JointSet) -> Any:
+        ctx.found = found
+        return found.marginals.to(theta.device), found.factor_marginals.to(theta_f.device)
+
+    @staticmethod
+    def backward(ctx: Any, in_marginals: Tensor, in_factors: Tensor) -> Any:
+        device = in_marginals.device
+        found = type(ctx.found)(*(part.to(device) for part in ctx.found))
+        return *found.vjp(in_marginals, in_factors), None

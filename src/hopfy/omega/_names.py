@@ -9,11 +9,11 @@ from hopfy.omega._norm import Norm
 from hopfy.omega._shannon import Shannon
 from hopfy.omega._sparsemap import SparseMAP
 from hopfy.omega._tsallis import Tsallis
-from hopfy.structures import KSubsets
+from hopfy.structures import KSubsets, SequentialKSubsets
 
 __all__ = ["omega_from"]
 
-_EXAMPLES = '"softmax", "sparsemax", "1.5-entmax", "5-normmax", "3-subsets"'
+_EXAMPLES = '"softmax", "sparsemax", "1.5-entmax", "5-normmax", "3-subsets", "sequential-3-subsets"'
 
 
 def omega_from(name: str | Omega) -> Omega:
@@ -26,6 +26,8 @@ def omega_from(name: str | Omega) -> Omega:
     Norm(alpha=inf)
     >>> hopfy.omega_from("3-subsets")
     SparseMAP(structure=KSubsets(k=3))
+    >>> hopfy.omega_from("sequential-3-subsets")
+    SparseMAP(structure=SequentialKSubsets(k=3, transition=0.0))
     """
     if isinstance(name, Omega):
         return name
@@ -37,6 +39,9 @@ def omega_from(name: str | Omega) -> Omega:
     if key == "sparsemax":
         return Tsallis(2.0)
     match = re.fullmatch(r"(inf|\d+(?:\.\d+)?)-(entmax|normmax|subsets)", key)
+    sequential = re.fullmatch(r"sequential-(\d+)-subsets", key)
+    if sequential is not None:
+        return SparseMAP(SequentialKSubsets(int(sequential[1])))
     if match is None:
         raise ValueError(f"expected a name such as {_EXAMPLES}, got {name!r}.")
     number, family = float(match[1]), match[2]

@@ -28,7 +28,7 @@ class Shannon(Omega):
         return F.softmax(scores, dim=dim, mask=mask)
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
-        return torch.special.xlogy(weights, weights).sum(dim)
+        return torch.xlogy(weights, weights).sum(dim)
 
     @property
     def margin(self) -> float:

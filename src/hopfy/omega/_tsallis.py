@@ -49,7 +49,7 @@ class Tsallis(Omega):
     @property
     def margin(self) -> float:
         alpha = self.alpha
-        alpha = float(alpha.min()) if isinstance(alpha, Tensor) else alpha
+        alpha = float(alpha.detach().min()) if isinstance(alpha, Tensor) else alpha
         return math.inf if alpha == 1 else 1 / (alpha - 1)
 
 

@@ -1,5 +1,39 @@
 """Sets of binary structures, each known by its best-scoring member (a MAP oracle)."""
 
-from hopfy.structures._ksubsets import KSubsets
+from hopfy.structures._base import Rows, Structure
+from hopfy.structures._chain import Chain
+from hopfy.structures._factor_graph import (
+    AtMostOne,
+    Budget,
+    Factor,
+    FactorGraph,
+    Or,
+    Pair,
+    Sequence,
+    Xor,
+)
+from hopfy.structures._ksubsets import AtMostK, KSubsets
+from hopfy.structures._matching import Matching
+from hopfy.structures._oracle import Oracle
+from hopfy.structures._sequential import SequentialKSubsets
+from hopfy.structures._tree import Tree
 
-__all__ = ["KSubsets"]
+__all__ = [
+    "AtMostK",
+    "AtMostOne",
+    "Budget",
+    "Chain",
+    "Factor",
+    "FactorGraph",
+    "KSubsets",
+    "Matching",
+    "Or",
+    "Oracle",
+    "Pair",
+    "Rows",
+    "Sequence",
+    "SequentialKSubsets",
+    "Structure",
+    "Tree",
+    "Xor",
+]

@@ -1,19 +1,110 @@
+"""Sets of a given size, or of at most that size."""
+
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hopfy._checks import SUBSET_SIZE, check_parameter
+from hopfy._kernels import oracles
+from hopfy.structures._base import Rows, Structure, flat_rows
 
-__all__ = ["KSubsets"]
+__all__ = ["AtMostK", "KSubsets", "budget_rows"]
+
+
+def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
+    """The budget of every row as integers shaped like the batch; at most the number of entries."""
+    batch, size = scores.shape[:-1], scores.shape[-1]
+    budget = torch.as_tensor(k).detach().cpu()
+    if budget.is_floating_point() and not bool((budget == budget.round()).all()):
+        raise ValueError(f"expected {name} with a whole number k to have structures, got k={k}.")
+    if budget.ndim == len(batch) + 1 and budget.shape[-1] == 1:
+        budget = budget.squeeze(-1)
+    try:
+        return budget.long().expand(batch)
+    except RuntimeError:
+        raise ValueError(
+            f"expected the k of {name} to broadcast over the rows {tuple(batch)} of scores with "
+            f"shape {tuple(scores.shape)} ({size} entries each), got shape {tuple(budget.shape)}."
+        ) from None
+
+
+def _check_budget(budget: Tensor, size: int, name: str) -> None:
+    wrong = (budget > size).reshape(-1)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"expected a budget between 0 and the {size} entries of {name}, got "
+            f"{int(budget.reshape(-1)[row])} in row {row}: no structure meets it."
+        )
 
 
 @dataclass(frozen=True)
-class KSubsets:
-    r"""All choices of k entries, :math:`\{y \in \{0,1\}^N : 1^\top y = k\}` (Example 1)."""
+class KSubsets(Structure):
+    r"""All choices of k entries, :math:`\{y \in \{0,1\}^N : 1^\top y = k\}` (Example 1).
+
+    Its SparseMAP is the exact projection `hopfy.functional.ksubsets`. A row with fewer than k entries
+    to select takes all of them.
+
+    >>> import torch, hopfy
+    >>> hopfy.structures.KSubsets(2).argmax(torch.tensor([0.3, 1.0, -2.0, 0.5]))
+    tensor([0., 1., 0., 1.])
+    """
 
     k: float | Tensor
 
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
+
+    def rows(self, scores: Tensor) -> Rows:
+        budget = budget_rows(self.k, scores, "KSubsets")
+        _check_budget(budget, scores.shape[-1], "KSubsets")
+        return flat_rows(scores, 1, data=(budget,))
+
+    def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        return oracles.top(rows.scores, rows.data[0]), _no_factors(rows)
+
+
+@dataclass(frozen=True)
+class AtMostK(Structure):
+    r"""All choices of up to k entries, :math:`\{y \in \{0,1\}^N : 1^\top y \le k\}`.
+
+    Its SparseMAP clips the scores to [0, 1] if that spends no more than k, and is the one of
+    `KSubsets` otherwise.
+
+    >>> import torch, hopfy
+    >>> hopfy.structures.AtMostK(2).argmax(torch.tensor([0.3, -1.0, -2.0, -0.5]))
+    tensor([1., 0., 0., 0.])
+    """
+
+    k: float | Tensor
+
+    def __post_init__(self) -> None:
+        check_parameter(self.k, SUBSET_SIZE)
+
+    @property
+    def margin(self) -> float:
+        # Structures of different sizes lie on no common sphere: dropping d bits costs d, not d / 2.
+        return 2.0
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
+
+    def rows(self, scores: Tensor) -> Rows:
+        return flat_rows(scores, 1, data=(budget_rows(self.k, scores, "AtMostK"),))
+
+    def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        positive = torch.where(rows.scores > 0, rows.scores, -torch.inf)
+        return oracles.top(positive, rows.data[0]), _no_factors(rows)
+
+
+def _no_factors(rows: Rows) -> Tensor:
+    return torch.zeros((rows.scores.shape[0], 0), dtype=torch.int8)

@@ -1,0 +1,188 @@
+r"""Sequential k-subsets in plain torch: one row at a time, no relaxation, nothing kept up to date.
+
+The active-set method of Niculae et al. (2018): keep subsets with positive weights that are optimal
+for these subsets alone; while the best subset under the gradient is better than they are, it joins.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["best_subset", "pairs", "solve", "vjp"]
+
+_TOLERANCE = 1e-10
+
+
+def best_subset(scores: Tensor, edges: Tensor, k: int) -> Tensor:
+    """The indicator vector (N) of the best subset of size k, by dynamic programming in O(Nk)."""
+    n = len(scores)
+    nothing = scores.new_full((k + 1,), -torch.inf)
+    off, on = nothing.clone(), nothing.clone()
+    off[0] = 0.0
+    history = []
+    for i in range(n):
+        history.append((off, on))
+        pulled = on + edges[i - 1] if i > 0 else on
+        off, on = torch.maximum(off, on), nothing.clone()
+        on[1:] = scores[i] + torch.maximum(history[-1][0], pulled)[:-1]
+    subset = torch.zeros_like(scores)
+    selected = bool(on[k] > off[k])
+    for i in reversed(range(n)):
+        off, on = history[i]
+        subset[i] = float(selected)
+        k -= selected
+        pull = edges[i - 1] if selected and i > 0 else 0.0
+        selected = bool(on[k] + pull > off[k])
+    return subset
+
+
+def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+    """The fields of `hopfy._kernels.sequential.Solution`."""
+    y, unit = torch.zeros_like(scores), torch.full(scores.shape, -2, dtype=torch.int32)
+    size = torch.zeros(len(scores), 2, dtype=torch.int64)
+    iterations, gap = torch.zeros_like(k), scores.new_zeros(len(scores))
+    missing = torch.zeros_like(k)
+    indicators, numbers = [scores.new_empty(0)], [scores.new_empty(0)]
+    for row, (theta, edge) in enumerate(zip(scores, edges.expand(len(scores), -1), strict=True)):
+        kept = theta != -torch.inf
+        pair = torch.where(kept[1:] & kept[:-1], edge, 0.0)
+        if not bool(theta[kept].isfinite().all() and pair.isfinite().all()):
+            y[row] = torch.nan
+            continue
+        if not bool(kept.any()):
+            continue
+        missing[row] = (k[row] - kept.sum()).clamp_min(0)
+        budget = int(k[row] - missing[row])
+        subsets, weights, gap[row], iterations[row] = _active_set(theta, pair, kept, budget)
+        y[row] = weights @ subsets
+        differ = subsets.amin(0) < subsets.amax(0)
+        y[row] = torch.where(differ, y[row], subsets[0])
+        unit[row, kept] = -1
+        size[row, 0], size[row, 1] = len(subsets), int(differ.sum())
+        unit[row, differ] = torch.arange(int(differ.sum()), dtype=torch.int32)
+        indicators.append(subsets[:, differ].flatten())
+        overlaps = subsets[:, differ] @ subsets[:, differ].mT
+        numbers += [torch.linalg.pinv(overlaps, hermitian=True).flatten(), weights]
+    lists = torch.cat(indicators).byte(), torch.cat(numbers)
+    return y, unit, size, iterations, gap, missing, *lists
+
+
+def _active_set(
+    theta: Tensor, edges: Tensor, kept: Tensor, k: int
+) -> tuple[Tensor, Tensor, float, int]:
+    """The active subsets (m, N), their weights, the gap and the iterations of one row."""
+    # A masked position must never pay; a finite price keeps the arithmetic free of inf - inf.
+    price = 1 + 2 * (theta[kept].abs().sum() + edges.abs().sum() + 2 * len(theta))
+    theta = torch.where(kept, theta, -price)
+    subsets = best_subset(theta, edges, k)[None]
+    weights = theta.new_ones(1)
+    gap, limit = 0.0, 1000 + 20 * len(theta)
+    for iteration in range(limit):
+        gradient = theta - 2 * weights @ subsets
+        joining = best_subset(gradient, edges, k)
+        slopes = _scores(torch.cat([subsets, joining[None]]), gradient, edges)
+        gap = float(slopes[-1] - weights @ slopes[:-1])
+        known = bool((subsets == joining).all(-1).any())
+        if known or gap <= _TOLERANCE + 1e-15 * float(gradient[kept].abs().sum()):
+            return subsets, weights, max(gap, 0.0), iteration
+        subsets = torch.cat([subsets, joining[None]])
+        weights = torch.cat([weights, weights.new_zeros(1)])
+        subsets, weights = _optimal_weights(subsets, weights, theta, edges)
+    return subsets, weights, gap, limit
+
+
+def _optimal_weights(
+    subsets: Tensor, weights: Tensor, theta: Tensor, edges: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Walk to the best weights; subsets whose weight vanishes on the way are dropped."""
+    while True:
+        direction = _direction(subsets, weights, theta, edges)
+        falling = direction < 0
+        steps = torch.where(falling, weights / -direction, torch.inf)
+        step = min(1.0, float(steps.min()))
+        weights = weights + step * direction
+        if step == 1.0:
+            return subsets, weights
+        keep = torch.arange(len(weights)) != int(steps.argmin())
+        subsets, weights = subsets[keep], weights[keep] / weights[keep].sum()
+
+
+def _direction(subsets: Tensor, weights: Tensor, theta: Tensor, edges: Tensor) -> Tensor:
+    """To the optimum over these subsets; without end where they are dependent and one pays more."""
+    m = len(subsets)
+    slopes = _scores(subsets, theta - 2 * weights @ subsets, edges)
+    slopes = slopes - slopes.mean()
+    system = subsets.new_zeros(m + 1, m + 1)
+    system[:m, :m] = 2 * subsets @ subsets.mT
+    system[:m, m] = system[m, :m] = 1
+    right = torch.cat([slopes, slopes.new_zeros(1)])
+    solved = torch.linalg.pinv(system, hermitian=True, rtol=1e-10) @ right
+    left_over = (right - system @ solved)[:m]
+    if float(left_over.abs().max()) > 1e-9 * (1 + float(slopes.abs().max())):
+        solved = left_over * 1e12
+    return torch.Tensor(solved)[:m]
+
+
+def _scores(subsets: Tensor, theta: Tensor, edges: Tensor) -> Tensor:
+    return subsets @ theta + (subsets[:, 1:] * subsets[:, :-1]) @ edges
+
+
+def vjp(
+    y: Tensor,
+    unit: Tensor,
+    size: Tensor,
+    iterations: Tensor,  # noqa: ARG001
+    gap: Tensor,  # noqa: ARG001
+    missing: Tensor,  # noqa: ARG001
+    indicators: Tensor,
+    numbers: Tensor,
+    cotangent: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to scores and edges: a change of scores moves the subsets' weights."""
+    scores_grad, edges_grad = torch.zeros_like(y), torch.zeros_like(y[:, 1:])
+    for row, subsets, inverse, _ in _rows(y, unit, size, indicators, numbers):
+        if len(subsets) < 2:
+            continue
+        ones = inverse.sum(-1)
+        change = inverse @ (subsets @ cotangent[row])
+        change = 0.5 * (change - ones * change.sum() / ones.sum())
+        scores_grad[row] = change @ subsets
+        edges_grad[row] = change @ (subsets[:, 1:] * subsets[:, :-1])
+    spoiled = y.isnan().any(-1, keepdim=True)
+    return scores_grad.masked_fill(spoiled, torch.nan), edges_grad.masked_fill(spoiled, torch.nan)
+
+
+def pairs(
+    y: Tensor,
+    unit: Tensor,
+    size: Tensor,
+    iterations: Tensor,  # noqa: ARG001
+    gap: Tensor,  # noqa: ARG001
+    missing: Tensor,  # noqa: ARG001
+    indicators: Tensor,
+    numbers: Tensor,
+) -> Tensor:
+    """The probability (R, N - 1) that both neighbours are selected."""
+    result = torch.minimum(y[:, 1:], y[:, :-1])
+    for row, subsets, _, weights in _rows(y, unit, size, indicators, numbers):
+        result[row] = weights @ (subsets[:, 1:] * subsets[:, :-1])
+    return result
+
+
+def _rows(
+    y: Tensor, unit: Tensor, size: Tensor, indicators: Tensor, numbers: Tensor
+) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+    """Row, subsets (m, N), inverse of their overlaps and weights of every row that has them."""
+    found = []
+    first, second = 0, 0
+    for row, (m, count) in enumerate(size.tolist()):
+        if m == 0:
+            continue
+        subsets = y[row].round().expand(m, -1).clone()
+        subsets[:, unit[row] >= 0] = indicators[first : first + m * count].view(m, count).to(y)
+        inverse = numbers[second : second + m * m].view(m, m)
+        weights = numbers[second + m * m : second + m * m + m]
+        found.append((row, subsets, inverse, weights))
+        first, second = first + m * count, second + m * m + m
+    return found

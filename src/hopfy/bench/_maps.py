@@ -1,0 +1,121 @@
+"""The maps against `torch.softmax` and against the PyPI package ``entmax``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hopfy import functional as F
+from hopfy.bench._timing import best_times, geometric_mean
+
+__all__ = ["MapRow", "bench_maps"]
+
+SHAPES = [(4096, 64), (2048, 512), (512, 4096), (128, 60_000)]
+SCALES = [1.0, 3.0]
+ROWS_FOR_ENTMAX = 2_000_000  # entries: the package is too slow for the whole tensor every time
+
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """One map: ratios of times, geometric means over all shapes and scales."""
+
+    name: str
+    forward: float
+    forward_backward: float
+    faster_than_entmax: float | None
+    small_call_microseconds: float
+    worst_error: float
+
+
+def bench_maps(progress: Callable[[str], None] = lambda _: None) -> list[MapRow]:
+    """Measure every map on every shape; the answers are checked first."""
+    return [_bench_one(name, ours, theirs, progress) for name, ours, theirs in _contestants()]
+
+
+def _contestants() -> Iterator[tuple[str, Map, Map | None]]:
+    try:
+        import entmax as package
+    except ImportError:
+        package = None
+    theirs: Any = package
+
+    def other(name: str, **options: Any) -> Map | None:
+        return partial(getattr(theirs, name), dim=-1, **options) if package else None
+
+    yield "sparsemax", F.sparsemax, other("sparsemax")
+    yield "entmax 1.5", partial(F.entmax, alpha=1.5), other("entmax15")
+    for alpha in (1.25, 1.75, 3.0):
+        yield (
+            f"entmax {alpha:g}",
+            partial(F.entmax, alpha=alpha),
+            other("entmax_bisect", alpha=alpha),
+        )
+    for alpha in (2.0, 5.0):
+        ours = partial(F.normmax, alpha=alpha)
+        yield f"normmax {alpha:g}", ours, other("normmax_bisect", alpha=alpha)
+    for k in (2, 8):
+        yield f"ksubsets {k}", partial(F.ksubsets, k=k), other("budget_bisect", budget=k)
+
+
+def _bench_one(name: str, ours: Map, theirs: Map | None, progress: Callable[[str], None]) -> MapRow:
+    forward, both, faster, errors = [], [], [], []
+    for rows, size in SHAPES:
+        for scale in SCALES:
+            progress(f"{name} on {rows} x {size}, scores times {scale:g}")
+            torch.manual_seed(0)
+            scores = torch.randn(rows, size) * scale
+            few = scores[: max(1, ROWS_FOR_ENTMAX // size // 8)]
+            errors.append(_check(name, ours, few))
+            softmax = partial(torch.softmax, scores, -1)
+            times = best_times({"softmax": softmax, "ours": partial(ours, scores)})
+            forward.append(times["ours"] / times["softmax"])
+            both.append(_forward_backward_ratio(ours, scores))
+            if theirs is not None:
+                pair = {"ours": partial(ours, few), "theirs": partial(theirs, few)}
+                times = best_times(pair, seconds=1.0)
+                faster.append(times["theirs"] / times["ours"])
+    small = torch.randn(32, 64)
+    call = best_times({"ours": lambda: ours(small)}, rounds=500)["ours"]
+    return MapRow(
+        name=name,
+        forward=geometric_mean(forward),
+        forward_backward=geometric_mean(both),
+        faster_than_entmax=geometric_mean(faster) if faster else None,
+        small_call_microseconds=call * 1e6,
+        worst_error=max(errors),
+    )
+
+
+def _check(name: str, ours: Map, scores: Tensor) -> float:
+    """Largest deviation from the same map in float64 by the torch reference."""
+    from hopfy._kernels import entmax, ksubsets, normmax
+
+    family, parameter = name.split() if " " in name else ("entmax", "2")
+    reference = {"entmax": entmax, "normmax": normmax, "ksubsets": ksubsets}[family].reference
+    rows = scores[:16]
+    expected = reference(rows.double(), torch.tensor(float(parameter), dtype=torch.float64))
+    error = float((ours(rows).double() - expected).abs().max())
+    if not error <= 5e-6:
+        raise AssertionError(f"{name} is off by {error:.1e}: no speed is reported for it")
+    return error
+
+
+def _forward_backward_ratio(ours: Map, scores: Tensor) -> float:
+    cotangent = torch.randn_like(scores)
+    leaf = scores.clone().requires_grad_()
+
+    def run(map: Map) -> None:
+        leaf.grad = None
+        torch.autograd.backward(map(leaf), cotangent)
+
+    times = best_times(
+        {"softmax": lambda: run(partial(torch.softmax, dim=-1)), "ours": lambda: run(ours)}
+    )
+    return times["ours"] / times["softmax"]

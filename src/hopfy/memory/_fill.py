@@ -1,0 +1,171 @@
+r"""Filling in the coordinates that a cue does not contain.
+
+Write a state as :math:`q = (c, u)`: the known coordinates c of the cue and free coordinates u. Two
+facts about the network's energy decide what to do.
+
+**Where to start.** At a low temperature :math:`E(q) \to -\max_i x_i^\top q + \frac12\|q\|^2`.
+With c held, the best u for pattern i is the pattern's own part :math:`x_{i,u}`, and it remains to
+maximise
+
+.. math:: s_i = c^\top x_{i,c} + \tfrac12 \|x_{i,u}\|^2 .
+
+Among patterns of equal length this is, up to a constant, :math:`-\frac12 \|c - x_{i,c}\|^2`: the
+pattern that agrees best with what is known wins, not the one that happens to have much mass there.
+With nothing free :math:`s = Xq`, the network's own scores. Of D coordinates only d are known, so
+the leads between scores shrink like d / D; the weights of the start are
+:math:`\hat y_\Omega(\beta \frac{D}{d} s)`, which asks of a cue the same lead per known coordinate
+as the whole network does.
+
+**How to go on.** Patterns without a weight now are ruled out by what is known. If one is left, it
+fills the gap: :math:`u = x_{i,u}`. If several are left, they compete with the cue held: the energy
+is a convex quadratic minus a convex function, and its CCCP step on the states that contain c is the
+usual update in the free coordinates alone, over the patterns that are left,
+:math:`u \leftarrow (X^\top \hat y_\Omega(\beta X q))_u`. It never raises their energy, and mostly
+decides for the one that fits better. Where the known part cannot decide, the mixture is the answer,
+and is not certified.
+
+A cue that has decided is released: the whole network continues from there, and only the whole
+network's proof counts. For an undamaged part of a pattern, :math:`c = x_{i,c}`, the released state
+is :math:`x_i` itself, and the proof is that of the complete pattern: :math:`\Delta_i \ge m/\beta`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hopfy.memory._blocks import blocks, light_blocks
+from hopfy.network._sparse_rows import SparseRows
+from hopfy.omega import Omega
+
+__all__ = ["Filled", "fill", "weights_within_margin"]
+
+# Numbers held at once while cues decide between their candidates.
+_ENTRIES = 1 << 23
+
+
+class Filled(NamedTuple):
+    """Cues that have been filled in.
+
+    Attributes:
+        states: (Q, W), equal to the cues where these are known.
+        weights: of the patterns that filled the gaps.
+        settled: (Q,) False where the competition was still going on after the last step.
+    """
+
+    states: Tensor
+    weights: SparseRows
+    settled: Tensor
+
+
+def fill(
+    cues: Tensor, known: Tensor, rows: Tensor, omega: Omega, beta: float, max_steps: int
+) -> Filled:
+    """Keep the known coordinates of the cues and let the patterns fill in the others.
+
+    Args:
+        cues: (Q, W); what they hold where they are not known is ignored.
+        known: (Q, W) booleans.
+        rows: (N, W), the network's memories.
+        omega: a regulariser on the simplex.
+        beta: the network's inverse temperature.
+        max_steps: the largest number of clamped updates.
+    """
+    held = cues.masked_fill(~known, 0.0)
+    scores = _start_scores(held, known, rows)
+    share = known.shape[1] / known.sum(-1, keepdim=True).clamp_min(1)
+    weights = weights_within_margin(scores.mul_(beta * share.to(rows.dtype)), omega)
+    filled = Filled(
+        torch.where(known, held, weights.matmul(rows)),
+        weights,
+        torch.ones(cues.shape[0], dtype=torch.bool, device=cues.device),
+    )
+    undecided = (weights.counts > 1).nonzero().flatten()
+    width = int(weights.counts.max()) if cues.shape[0] else 0
+    for part in blocks(undecided, max(1, _ENTRIES // max(1, width * rows.shape[1]))):
+        _compete(filled, part, known[part], rows, omega, beta, max_steps)
+    kept = weights.values != 0
+    counts = torch.bincount(weights.row_of_entry[kept], minlength=cues.shape[0])
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    left = SparseRows(offsets, weights.indices[kept], weights.values[kept], weights.columns)
+    return filled._replace(weights=left)
+
+
+def _compete(
+    filled: Filled,
+    part: Tensor,
+    known: Tensor,
+    rows: Tensor,
+    omega: Omega,
+    beta: float,
+    max_steps: int,
+) -> None:
+    """Clamped updates of the cues in ``part``, each over its own candidates, written in place."""
+    weights = filled.weights
+    counts, first = weights.counts[part], weights.offsets[part]
+    slot = torch.arange(int(counts.max()), device=part.device)
+    there = slot < counts.unsqueeze(1)
+    entries = (first.unsqueeze(1) + slot).clamp_max(weights.indices.numel() - 1)
+    own = rows[weights.indices[entries]]  # (P, width, W)
+    states, shares = filled.states[part], weights.values[entries] * there
+    moving = torch.ones_like(part, dtype=torch.bool)
+    tolerance = torch.finfo(rows.dtype).eps ** 0.75
+    for _ in range(max_steps):
+        new_shares = omega(beta * torch.einsum("pwd,pd->pw", own, states), there)
+        mixed = torch.einsum("pw,pwd->pd", new_shares, own)
+        after = torch.where(known, states, mixed)
+        step = torch.linalg.vector_norm(after - states, dim=-1)
+        # A cue that has settled stays: its answer must not depend on its neighbours.
+        states = torch.where(moving.unsqueeze(1), after, states)
+        shares = torch.where(moving.unsqueeze(1), new_shares, shares)
+        moving = moving & (step > tolerance * torch.linalg.vector_norm(after, dim=-1))
+        if not bool(moving.any()):
+            break
+    filled.states[part] = states
+    filled.settled[part] = ~moving
+    weights.values[entries[there]] = shares[there]
+
+
+def weights_within_margin(scores: Tensor, omega: Omega) -> SparseRows:
+    """``omega(scores)`` (Q, N), computed on the scores that can have a weight at all.
+
+    A score that trails the best one by the margin has weight zero (Def. 1), so leaving it out
+    changes nothing. Few are left, and a row with one left needs no map.
+    """
+    scores = scores - scores.amax(-1, keepdim=True)
+    inside = scores >= -omega.margin
+    counts = inside.sum(-1)
+    width = int(counts.max()) if counts.numel() else 0
+    if 4 * width > scores.shape[1]:
+        return SparseRows.from_dense(omega(scores))
+    row, indices = inside.nonzero(as_tuple=True)
+    padded = scores.new_full((scores.shape[0], width), -torch.inf)
+    slot = torch.arange(row.numel(), device=row.device) - (counts.cumsum(0) - counts)[row]
+    padded[row, slot] = scores[row, indices]
+    several = counts > 1
+    weights = torch.zeros_like(padded)
+    weights[:, 0] = 1.0
+    weights[several] = omega(padded[several])
+    values = weights[row, slot]
+    kept = values != 0
+    offsets = torch.bincount(row[kept], minlength=scores.shape[0]).cumsum(0)
+    offsets = torch.nn.functional.pad(offsets, (1, 0))
+    return SparseRows(offsets, indices[kept], values[kept], scores.shape[1])
+
+
+def _start_scores(held: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+    """(Q, N) scores s, without a copy of the rows."""
+    scores = held @ rows.T
+    if bool((known == known[:1]).all()):
+        free = ~known[0]
+        only = free.nonzero().flatten()
+        half = [block[:, only].square().sum(-1) / 2 for block in light_blocks(rows)]
+        return scores + torch.cat(half)
+    free = (~known).to(rows.dtype)
+    start = 0
+    for block in light_blocks(rows):
+        scores[:, start : start + block.shape[0]] += free @ block.square().T / 2
+        start += block.shape[0]
+    return scores

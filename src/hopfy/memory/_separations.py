@@ -1,0 +1,130 @@
+r"""Separations :math:`\Delta_i` of many patterns, kept up to date as patterns come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hopfy.memory._blocks import blocks
+from hopfy.memory._lift import squared_lengths
+
+__all__ = ["Separations"]
+
+_TILE = 2048
+
+
+@dataclass(frozen=True)
+class Separations:
+    r"""For every pattern its separation and the rival that sets it.
+
+    Attributes:
+        delta: (N,) float64, :math:`\Delta_i = x_i^\top x_i - \max_{j \ne i} x_i^\top x_j`; infinite
+            for a pattern without rivals.
+        rival: (N,) int64, the row j that attains the maximum (-1 if there is none).
+
+    The search for the rivals runs in the patterns' precision, the separation itself in float64.
+    Where rounding could have hidden a rival that takes more than half of the separation, the search
+    is repeated in float64.
+    """
+
+    delta: Tensor
+    rival: Tensor
+
+    @classmethod
+    def none(cls) -> Separations:
+        return cls(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+
+    def kept(self, keep: Tensor) -> Separations:
+        """After a removal: only the rows in ``keep`` (N,) booleans; lost rivals become unknown."""
+        place = torch.cumsum(keep, 0) - 1
+        survives = (self.rival >= 0) & keep[self.rival]
+        rival = torch.where(survives, place[self.rival], -1)
+        delta = torch.where(survives, self.delta, torch.nan)
+        return Separations(delta[keep], rival[keep])
+
+    def extended(self, rows: Tensor) -> Separations:
+        """The separations of all ``rows``, whose first rows are the ones already known here.
+
+        Costs one product with all rows for every row that is new or has lost its rival.
+        """
+        known, total = self.delta.numel(), rows.shape[0]
+        best = torch.full((total,), -torch.inf, dtype=torch.float64)
+        rival = torch.full((total,), -1, dtype=torch.int64)
+        own = squared_lengths(rows).cpu()
+        best[:known] = torch.where(self.rival >= 0, own[:known] - self.delta, -torch.inf)
+        rival[:known] = self.rival
+        lost = (self.rival < 0).nonzero().flatten()
+        fresh = torch.arange(known, total)
+        for part in blocks(torch.cat([lost, fresh]), _TILE):
+            _search(rows, part.to(rows.device), best, rival, first_new=known)
+        delta = _refined(rows, rival)
+        _repair(rows, own, delta, rival)
+        return Separations(delta, rival)
+
+
+def _search(rows: Tensor, part: Tensor, best: Tensor, rival: Tensor, first_new: int) -> None:
+    """Score the rows in ``part`` against all rows; what is found serves both sides of a pair."""
+    mine = rows[part]
+    here = part.cpu()
+    new = here >= first_new
+    for start in range(0, rows.shape[0], _TILE):
+        stop = min(start + _TILE, rows.shape[0])
+        if bool(new.all()) and start > int(here[-1]):
+            break  # later rows will meet these when their own turn comes
+        scores = mine @ rows[start:stop].T
+        inside = ((here >= start) & (here < stop)).nonzero().flatten()
+        scores[inside.to(scores.device), (here[inside] - start).to(scores.device)] = -torch.inf
+        _keep_larger(best, rival, here, *scores.max(1), shift=start)
+        if bool(new.any()):
+            top, who = scores.max(0)
+            columns = torch.arange(start, stop)
+            _keep_larger(best, rival, columns, top, part[who], shift=0)
+
+
+def _keep_larger(
+    best: Tensor, rival: Tensor, places: Tensor, scores: Tensor, who: Tensor, shift: int
+) -> None:
+    scores, who = scores.double().cpu(), who.cpu() + shift
+    better = (scores > best[places]) & scores.isfinite()
+    best[places[better]] = scores[better]
+    rival[places[better]] = who[better]
+
+
+def _refined(rows: Tensor, rival: Tensor) -> Tensor:
+    delta = torch.full(rival.shape, torch.inf, dtype=torch.float64)
+    for part in blocks((rival >= 0).nonzero().flatten(), _TILE):
+        delta[part] = _gaps(rows, part, rival[part])
+    return delta
+
+
+def _gaps(rows: Tensor, part: Tensor, who: Tensor) -> Tensor:
+    r""":math:`x_i^\top (x_i - x_r)` in float64, for i in ``part`` and its rivals r."""
+    mine = rows[part.to(rows.device)].double()
+    return (mine * (mine - rows[who.to(rows.device)].double())).sum(-1).cpu()
+
+
+def _repair(rows: Tensor, own: Tensor, delta: Tensor, rival: Tensor) -> None:
+    """Search again in float64 where a hidden rival could take more than half of the separation.
+
+    A separation that is not positive stays as it is: a better rival would only lower it.
+    """
+    if rows.shape[0] < 2 or rows.dtype is torch.float64:
+        return
+    unit = torch.finfo(rows.dtype).eps / 2
+    rounding = 2 * rows.shape[1] * unit * own.sqrt() * own.max().sqrt()
+    doubtful = ((delta > 0) & (delta < 4 * rounding)).nonzero().flatten()
+    for part in blocks(doubtful, 64):
+        mine = rows[part.to(rows.device)].double()
+        top = torch.full(part.shape, -torch.inf, dtype=torch.float64)
+        who = torch.full(part.shape, -1, dtype=torch.int64)
+        for start in range(0, rows.shape[0], _TILE):
+            scores = (mine @ rows[start : start + _TILE].double().T).cpu()
+            inside = (part >= start) & (part < start + scores.shape[1])
+            scores[inside.nonzero().flatten(), part[inside] - start] = -torch.inf
+            found, place = scores.max(1)
+            better = found > top
+            top, who = torch.where(better, found, top), torch.where(better, place + start, who)
+        rival[part] = who
+        delta[part] = _gaps(rows, part, who)

@@ -1,0 +1,221 @@
+"""Patterns, ids and values that grow, behind snapshots that never change.
+
+Writers take a lock and publish a new `Snapshot`; readers work on the snapshot they were given and
+see one consistent state, whatever happens meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from hopfy.memory._blocks import light_blocks
+from hopfy.memory._growing import Growing
+from hopfy.memory._lift import lifted, radius_for
+from hopfy.memory._separations import Separations
+
+__all__ = ["Contents", "Snapshot", "Store"]
+
+T = TypeVar("T")
+
+_LARGEST_ID = 1 << 62
+
+
+class Contents(NamedTuple):
+    """What is stored: network rows (N, W), ids (N,), values (N, ...) or None.
+
+    ``radius`` is None if the rows are the patterns themselves (W = D), otherwise the rows carry one
+    more coordinate that lifts them to the sphere of that radius (W = D + 1).
+    """
+
+    rows: Tensor
+    ids: Tensor
+    values: Tensor | None
+    radius: float | None
+
+    @property
+    def patterns(self) -> Tensor:
+        return self.rows if self.radius is None else self.rows[:, :-1]
+
+
+class Snapshot:
+    """One state of the store, and what has been derived from it so far."""
+
+    def __init__(self, contents: Contents, inherited: Separations) -> None:
+        self.contents = contents
+        self._separations = inherited
+        self._derived: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return self.contents.rows.shape[0]
+
+    def separations(self) -> Separations:
+        """The separations of all rows; computed once, from those of the states before."""
+        with self._lock:
+            done = self._separations
+            if done.delta.numel() < len(self) or bool(done.delta.isnan().any()):
+                self._separations = done.extended(self.contents.rows)
+            return self._separations
+
+    def derived(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` gives for this snapshot, made once."""
+        with self._lock:
+            if name not in self._derived:
+                self._derived[name] = make()
+            return self._derived[name]  # type: ignore[no-any-return]
+
+    @property
+    def separations_so_far(self) -> Separations:
+        return self._separations
+
+
+class _Live(NamedTuple):
+    """The published snapshot and the buffers behind it; replaced in one assignment."""
+
+    snapshot: Snapshot
+    rows: Growing
+    ids: Growing
+    values: Growing | None
+    removed: set[int]
+
+    @classmethod
+    def of(cls, contents: Contents, separations: Separations) -> _Live:
+        values = None if contents.values is None else Growing(contents.values)
+        snapshot = Snapshot(contents, separations)
+        return cls(snapshot, Growing(contents.rows), Growing(contents.ids), values, set())
+
+
+class Store:
+    """The one writer of snapshots.
+
+    Removed rows are only noted; the next reader pays for one compaction, which costs no more than
+    its own pass over the rows, so that many removals in a row cost one copy.
+    """
+
+    def __init__(
+        self, contents: Contents, next_id: int = 0, separations: Separations | None = None
+    ) -> None:
+        self.next_id = next_id
+        self._lock = threading.RLock()
+        self._place: dict[int, int] | None = None
+        self._live = _Live.of(contents, separations or Separations.none())
+
+    @property
+    def contents(self) -> Contents:
+        """The contents with removed rows still in place: for shapes and dtypes."""
+        return self._live.snapshot.contents
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._live.snapshot) - len(self._live.removed)
+
+    def snapshot(self) -> Snapshot:
+        live = self._live
+        if not live.removed:
+            return live.snapshot
+        with self._lock:
+            self._compact()
+            return self._live.snapshot
+
+    def add(self, patterns: Tensor, values: Tensor | None, ids: Tensor | None) -> Tensor:
+        """Append checked patterns; returns their ids."""
+        with self._lock:
+            new = self._new_ids(ids, patterns.shape[0])
+            try:
+                self._append(patterns, values, new)
+            except BaseException:
+                self._place = None  # it may be ahead of what was published
+                raise
+            return new
+
+    def remove(self, ids: Tensor) -> None:
+        """Forget these ids; all of them must be there."""
+        with self._lock:
+            places = self._places()
+            wanted = ids.tolist()
+            missing = [one for one in wanted if one not in places]
+            if missing:
+                raise KeyError(
+                    f"expected ids that are stored, got {missing[:5]} "
+                    f"({len(missing)} unknown); nothing was removed."
+                )
+            for one in set(wanted):
+                self._live.removed.add(places.pop(one))
+
+    def holds(self, one: int) -> bool:
+        with self._lock:
+            return one in self._places()
+
+    def _append(self, patterns: Tensor, values: Tensor | None, ids: Tensor) -> None:
+        live, before = self._live, self._live.snapshot.contents
+        used, count = before.rows.shape[0], patterns.shape[0]
+        known = live.snapshot.separations_so_far
+        rows, radius = live.rows, before.radius
+        if radius is not None:
+            radius = radius_for(patterns, radius)
+            if radius != before.radius:
+                # A larger sphere moves every row: a new buffer, as readers hold the old one.
+                rows, known = Growing(before.rows[:0]), Separations.none()
+                rows.append(0, used, _lifted_blocks(before.patterns, radius))
+        given = () if values is None else (values,)
+        stored = Contents(
+            rows.append(used, count, _lifted_blocks(patterns, radius)),
+            live.ids.append(used, count, (ids,)),
+            None if live.values is None else live.values.append(used, count, given),
+            radius,
+        )
+        if self._place is not None:
+            self._place.update(zip(ids.tolist(), range(used, used + count), strict=True))
+        self.next_id = max(self.next_id, int(ids.max()) + 1) if count else self.next_id
+        self._live = live._replace(snapshot=Snapshot(stored, known), rows=rows)
+
+    def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:
+        if ids is None:
+            return torch.arange(self.next_id, self.next_id + count)
+        if ids.numel() != count:
+            raise ValueError(
+                f"expected one id for each of the {count} patterns, got {ids.numel()}."
+            )
+        wanted = ids.tolist()
+        outside = [one for one in wanted if not 0 <= one < _LARGEST_ID]
+        if outside:
+            raise ValueError(f"expected ids from 0 to 2**62 - 1, got {outside[0]}.")
+        places = self._places()
+        again = [one for one, times in Counter(wanted).items() if times > 1 or one in places]
+        if again:
+            raise ValueError(
+                f"expected new ids, each once, got {again[:5]} again; "
+                "remove the patterns that have them first."
+            )
+        return ids
+
+    def _places(self) -> dict[int, int]:
+        """Where each id is; made when first needed, as ids given by us need no look-up."""
+        if self._place is None:
+            rows = enumerate(self.contents.ids.tolist())
+            self._place = {one: row for row, one in rows if row not in self._live.removed}
+        return self._place
+
+    def _compact(self) -> None:
+        if not self._live.removed:
+            return
+        before = self.contents
+        keep = torch.ones(before.rows.shape[0], dtype=torch.bool)
+        keep[list(self._live.removed)] = False
+        there = keep.to(before.rows.device)
+        values = None if before.values is None else before.values[there]
+        contents = Contents(before.rows[there], before.ids[keep], values, before.radius)
+        known = self._live.snapshot.separations_so_far
+        self._place = None
+        self._live = _Live.of(contents, known.kept(keep[: known.delta.numel()]))
+
+
+def _lifted_blocks(patterns: Tensor, radius: float | None) -> Iterator[Tensor]:
+    for block in light_blocks(patterns):
+        yield block if radius is None else lifted(block, radius)

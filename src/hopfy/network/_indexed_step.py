@@ -1,0 +1,65 @@
+"""Updates and proofs through an `ExactIndex`: streamed, pruned, the same answers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hopfy.network._sparse_rows import SparseRows
+from hopfy.network._step import Step
+from hopfy.omega import Omega
+from hopfy.search import ExactIndex
+from hopfy.theory import exact_margin, proves_fixed_point, rounding_bound
+
+__all__ = ["IndexedStep"]
+
+
+class IndexedStep:
+    """A `Stepper` that never holds the score matrix (CPU, float32 or float64, no gradients).
+
+    ``largest_norm`` is the largest norm of a memory.
+    """
+
+    def __init__(self, index: ExactIndex, omega: Omega) -> None:
+        self._index = index
+        self._omega = omega
+        norms = [
+            torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).max()
+            for rows in torch.split(index.memories, 1 << 16)
+        ]
+        self.largest_norm = float(max(norms))
+
+    def step(self, scaled_queries: Tensor) -> Step:
+        states, weights = self._index.update(scaled_queries, self._omega)
+        if weights is None:
+            return Step(states, None)
+        values = weights.values.to(states.dtype)
+        return Step(states, SparseRows(weights.offsets, weights.indices, values, weights.columns))
+
+    def prove(self, members: Tensor, beta: Tensor) -> Tensor:
+        """One search decides most sets: their members lead, and the next score trails by enough.
+
+        What is too close for float64 is settled as in the dense case.
+        """
+        proven = self._leads(members, beta)
+        rest = (~proven).nonzero().flatten()
+        if rest.numel():
+            memories = self._index.memories
+            proven[rest] = proves_fixed_point(memories, members[rest], self._omega, beta[rest])
+        return proven
+
+    def _leads(self, members: Tensor, beta: Tensor) -> Tensor:
+        memories, size = self._index.memories, members.shape[1]
+        margin = exact_margin(self._omega, size)
+        if margin is None or size >= len(self._index) or members.shape[0] == 0:
+            return torch.zeros(members.shape[0], dtype=torch.bool)
+        found = self._index.top(memories[members].sum(1), size + 1)
+        same = (found.indices[:, :size].sort(-1).values == members.sort(-1).values).all(-1)
+        gap = found.scores[:, size - 1] - found.scores[:, size]
+        reach = torch.linalg.vector_norm(memories[members].double(), dim=-1).sum(-1)
+        error = rounding_bound(memories.shape[1], 1, torch.float64)
+        if size > 1:  # the sum was rounded to the memories' precision
+            error += rounding_bound(0, size, memories.dtype)
+        slack = 2 * error * reach * self.largest_norm * (1 + 1e-6)  # the norms are rounded too
+        leads: Tensor = gap - slack >= float(margin) / beta * (1 + 1e-14)
+        return same & leads

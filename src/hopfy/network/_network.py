@@ -1,0 +1,370 @@
+"""Hopfield networks with any regulariser."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from hopfy._checks import BETA, as_patterns, as_states, check_parameter
+from hopfy.network._dynamics import Outcome, Rules, iterate
+from hopfy.network._energy import Energy, energy, energy_parts, varies_between_rows
+from hopfy.network._implicit import attach_implicit_gradient
+from hopfy.network._indexed_step import IndexedStep
+from hopfy.network._retrieval import Retrieval
+from hopfy.network._sparse_rows import SparseRows
+from hopfy.network._step import DenseStep, Step, Stepper
+from hopfy.omega import Omega, omega_from
+from hopfy.search import ExactIndex
+from hopfy.theory import proves_fixed_point
+
+__all__ = ["HopfieldNetwork"]
+
+Gradient = Literal["unrolled", "last", "implicit"]
+
+# Scores held at once while energies are computed.
+_BLOCK = 1 << 24
+# With fewer memories one product is as good as an index.
+_MANY_MEMORIES = 4096
+# Dense weights (of softmax) that are kept rather than streamed.
+_MANY_WEIGHTS = 1 << 26
+
+
+class HopfieldNetwork:
+    r"""An associative memory: patterns, a regulariser and an inverse temperature.
+
+    The network's energy is the Hopfield-Fenchel-Young energy (Eq. 8) and its dynamics minimise it:
+
+    .. math:: q \leftarrow X^\top \hat y_\Omega(\beta X q) \qquad \text{(Eq. 9)}.
+
+    With a sparse map, patterns that are separated by the margin are recalled *exactly*, and
+    `retrieve` says so with a certificate.
+
+    Args:
+        memories: (N, D), one pattern per row, or (..., N, D) for a batch of networks.
+        omega: a regulariser such as ``Tsallis(1.5)`` or ``SparseMAP(KSubsets(3))``, or its name
+            (see `omega_from`).
+        beta: the inverse temperature, > 0; a tensor broadcasts over the queries (``...``, M).
+        values: (..., N, E), what to read out for each pattern (hetero-association).
+
+    >>> import torch, hopfy
+    >>> net = hopfy.HopfieldNetwork(torch.eye(3), omega="sparsemax", beta=2.0)
+    >>> net.retrieve(torch.tensor([[0.9, 0.1, -0.2], [0.5, 0.5, 0.0]]))
+    Retrieval of 2 queries: every state is a fixed point, up to the tolerance
+      1 x one stored pattern, exactly (1 certified)
+      1 x a mixture of stored patterns (of 2 to 2 patterns)
+      steps: 1 to 1
+    """
+
+    def __init__(
+        self,
+        memories: Tensor,
+        omega: Omega | str = "sparsemax",
+        beta: float | Tensor = 1.0,
+        *,
+        values: Tensor | None = None,
+    ) -> None:
+        self.memories = as_patterns(memories)
+        self.omega = omega_from(omega)
+        check_parameter(beta, BETA)
+        self.beta = beta
+        self.values = None if values is None else _checked_values(values, self.memories)
+        self._indexed: tuple[int, IndexedStep] | None = None
+        self._rows_seen = 0
+
+    def __repr__(self) -> str:
+        shape = tuple(self.memories.shape)
+        return f"HopfieldNetwork(memories of shape {shape}, omega={self.omega}, beta={self.beta})"
+
+    # ------------------------------------------------------------------ the energy
+
+    def energy(self, queries: Tensor) -> Tensor:
+        r"""The energy with all its constants, shape ``queries.shape[:-1]`` (Eq. 8):
+
+        .. math:: E(q) = -\tfrac1\beta L_\Omega(\beta X q; y_0) + \tfrac12 \|q - X^\top y_0\|^2
+                  + \tfrac12 (R^2 - \|X^\top y_0\|^2).
+
+        For regularisers on the simplex :math:`y_0 = \mathbf 1/N` and :math:`R = M`, the largest
+        pattern norm. For structures :math:`y_0 = \hat y_\Omega(0)` (k/N each for k-subsets) and R
+        is the sum of the k largest norms. The energy is never negative and never rises along
+        updates. It is computed in float64 from non-negative terms, then cast to the queries'
+        dtype.
+
+        >>> import torch, hopfy
+        >>> net = hopfy.HopfieldNetwork(torch.eye(2), omega="sparsemax", beta=2.0)
+        >>> net.energy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+        tensor([0.1250, 0.2500])
+        """
+        queries, beta = self._prepared(queries)
+        if not self._row_by_row or self._differentiable(queries):
+            return energy(queries, self.memories, self.omega, beta)
+        with torch.no_grad():
+            parts = self._parts_of_queries(queries, beta)
+            flat = [energy(part, self.memories, self.omega, b) for part, b in parts]
+            return torch.cat(flat).reshape(queries.shape[:-1])
+
+    def energy_parts(self, queries: Tensor) -> Energy:
+        """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
+        queries, beta = self._prepared(queries)
+        return energy_parts(queries, self.memories, self.omega, beta)
+
+    def gradient(self, queries: Tensor) -> Tensor:
+        r"""The energy's gradient, :math:`q - X^\top \hat y_\Omega(\beta X q)`."""
+        return queries - self.update(queries)
+
+    # ------------------------------------------------------------------ the dynamics
+
+    def scores(self, queries: Tensor) -> Tensor:
+        r""":math:`\beta X q`, shape (..., M, N)."""
+        queries, beta = self._prepared(queries)
+        return (queries * beta) @ self.memories.mT
+
+    def weights(self, queries: Tensor) -> Tensor:
+        r""":math:`\hat y_\Omega(\beta X q)`, shape (..., M, N)."""
+        return self.omega(self.scores(queries))
+
+    def update(self, queries: Tensor) -> Tensor:
+        """One step of the dynamics (Eq. 9), shape of the queries.
+
+        >>> import torch, hopfy
+        >>> hopfy.HopfieldNetwork(torch.eye(2)).update(torch.tensor([0.75, 0.25]))
+        tensor([0.7500, 0.2500])
+        """
+        queries, beta = self._prepared(queries)
+        with torch.set_grad_enabled(self._differentiable(queries)):
+            scaled = queries * beta
+            if self._row_by_row:
+                scaled = scaled.reshape(-1, scaled.shape[-1])
+            return self._stepper(queries).step(scaled).states.reshape(queries.shape)
+
+    def retrieve(
+        self,
+        queries: Tensor,
+        *,
+        max_steps: int = 200,
+        tol: float | None = None,
+        trace: bool = False,
+        gradient: Gradient = "unrolled",
+    ) -> Retrieval:
+        r"""Update the queries until they are fixed points.
+
+        A query leaves as soon as its state is *proven* to be a fixed point (no further update is
+        spent on it), or when an update moves it by no more than ``tol`` times the largest norm that
+        a state can have.
+
+        Args:
+            queries: (..., M, D), or (D,) for one.
+            max_steps: the largest number of updates, at least 1.
+            tol: relative tolerance; by default :math:`\epsilon^{3/4}` (6e-6 in float32).
+            trace: keep the energies of all steps.
+            gradient: how the state depends on its inputs. ``"unrolled"``: through every step.
+                ``"last"``: through the last step only, as if the state before it were given.
+                ``"implicit"``: as the solution of :math:`q = f(q)`, by conjugate gradients on the
+                energy's Hessian; memory does not grow with the steps. The latter two send nothing
+                to the queries.
+        """
+        queries, beta = self._prepared(queries)
+        _check_options(max_steps, tol, gradient)
+        differentiable = self._differentiable(queries)
+        with torch.set_grad_enabled(differentiable and gradient == "unrolled"):
+            rules = self._rules(queries, beta, max_steps, tol, trace)
+            outcome = iterate(queries.reshape(-1, queries.shape[-1]), rules)
+        state = outcome.states.reshape(queries.shape)
+        if differentiable and gradient != "unrolled":
+            return self._reattached(outcome, state, queries.shape, gradient)
+        readout = self._readout(outcome.weights, queries.shape)
+        return _result(outcome, state, readout, queries.shape[:-1])
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _row_by_row(self) -> bool:
+        """Whether each query can be moved on its own, in any order."""
+        return self.memories.ndim == 2 and not varies_between_rows(self.omega)
+
+    def _stepper(self, queries: Tensor) -> Stepper:
+        """Whatever computes the next update of these queries best."""
+        indexed = None if torch.is_grad_enabled() else self._indexed_step(queries)
+        return DenseStep(self.memories, self.omega) if indexed is None else indexed
+
+    def _indexed_step(self, queries: Tensor) -> IndexedStep | None:
+        """An index of the memories, once enough queries have come to pay for building it."""
+        memories = self.memories
+        indexable = memories.device.type == "cpu" and memories.dtype in (
+            torch.float32,
+            torch.float64,
+        )
+        if not (self._row_by_row and indexable and memories.shape[0] >= _MANY_MEMORIES):
+            return None
+        rows = queries.shape[:-1].numel()
+        if self.omega.margin == torch.inf and rows * memories.shape[0] <= _MANY_WEIGHTS:
+            return None  # softmax streams at the price of its weights, which fit here
+        version = 0 if memories.is_inference() else memories._version
+        if self._indexed is not None and self._indexed[0] == version:
+            return self._indexed[1]
+        self._rows_seen += rows
+        if self._rows_seen < memories.shape[1]:
+            return None
+        indexed = IndexedStep(ExactIndex(memories.detach()), self.omega)
+        self._indexed = (version, indexed)
+        return indexed
+
+    def _prepared(self, queries: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Checked queries, and beta as a number or as a tensor (..., 1) beside them."""
+        queries = as_states(queries, self.memories)
+        beta = self.beta
+        if not isinstance(beta, Tensor) or beta.ndim == 0:
+            return queries, beta
+        try:
+            return queries, beta.expand(queries.shape[:-1]).unsqueeze(-1)
+        except RuntimeError:
+            raise ValueError(
+                f"expected beta to broadcast over the queries {tuple(queries.shape[:-1])}, "
+                f"got shape {tuple(beta.shape)}."
+            ) from None
+
+    def _parts_of_queries(
+        self, queries: Tensor, beta: float | Tensor
+    ) -> list[tuple[Tensor, float | Tensor]]:
+        size = max(1, _BLOCK // self.memories.shape[0])
+        flat = torch.split(queries.reshape(-1, queries.shape[-1]), size)
+        if not isinstance(beta, Tensor) or beta.ndim == 0:
+            return [(part, beta) for part in flat]
+        return list(zip(flat, torch.split(beta.reshape(-1, 1), size), strict=True))
+
+    def _differentiable(self, queries: Tensor) -> bool:
+        """Whether anybody will ask for a gradient."""
+        if not torch.is_grad_enabled():
+            return False
+        parameters = [self.beta, self.values, *vars(self.omega).values()]
+        tensors = [queries, self.memories, *(p for p in parameters if isinstance(p, Tensor))]
+        return any(tensor.requires_grad for tensor in tensors)
+
+    def _rules(
+        self, queries: Tensor, beta: float | Tensor, max_steps: int, tol: float | None, trace: bool
+    ) -> Rules:
+        if tol is None:
+            tol = torch.finfo(queries.dtype).eps ** 0.75
+        stepper, shape = self._stepper(queries), queries.shape
+        betas = beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
+
+        def advance(states: Tensor, active: Tensor) -> Step:
+            if self._row_by_row:
+                own = betas[active] if isinstance(betas, Tensor) and betas.ndim else betas
+                return stepper.step(states[active] * own)
+            step = stepper.step(states.reshape(shape) * beta)
+            rows = step.weights
+            if isinstance(rows, SparseRows):
+                return Step(step.states[active], rows.take(active))
+            return Step(step.states[active], None if rows is None else rows[active])
+
+        return Rules(
+            advance=advance,
+            prove=lambda rows, members: self._prove(stepper, betas, shape, rows, members),
+            energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
+            max_steps=max_steps,
+            tolerance=tol * self._largest_norm(stepper),
+        )
+
+    def _prove(
+        self,
+        stepper: Stepper,
+        betas: float | Tensor,
+        shape: torch.Size,
+        rows: Tensor,
+        members: Tensor,
+    ) -> Tensor:
+        """Proofs for sets of patterns; equal sets are asked about once."""
+        beta = torch.as_tensor(betas, dtype=torch.float64, device=rows.device).detach().flatten()
+        if self.memories.ndim > 2:
+            beta = beta.expand(shape[:-1].numel())[rows]
+            return self._prove_in_batches(shape, rows, members, beta)
+        if beta.numel() > 1:
+            return stepper.prove(members, beta[rows])
+        sets, back = torch.unique(members, dim=0, return_inverse=True)
+        return stepper.prove(sets, beta.expand(sets.shape[0]))[back]
+
+    def _prove_in_batches(
+        self, shape: torch.Size, rows: Tensor, members: Tensor, beta: Tensor
+    ) -> Tensor:
+        batches = self.memories.detach().flatten(0, -3)
+        owner = rows // shape[-2]
+        proven = torch.zeros(rows.numel(), dtype=torch.bool, device=rows.device)
+        for batch in torch.unique(owner).tolist():
+            own = owner == batch
+            proven[own] = proves_fixed_point(batches[batch], members[own], self.omega, beta[own])
+        return proven
+
+    def _largest_norm(self, stepper: Stepper) -> float:
+        """The scale against which movements are small."""
+        if isinstance(stepper, IndexedStep):
+            return stepper.largest_norm
+        norms = torch.linalg.vector_norm(self.memories.detach(), dim=-1)
+        return float(norms.max())
+
+    def _readout(self, weights: SparseRows | Tensor | None, shape: torch.Size) -> Tensor | None:
+        if self.values is None or weights is None:
+            return None
+        if self.values.ndim == 2 and isinstance(weights, SparseRows):
+            return weights.matmul(self.values).reshape(*shape[:-1], -1)
+        dense = weights.dense() if isinstance(weights, SparseRows) else weights
+        return dense.reshape(*shape[:-1], -1) @ self.values
+
+    def _reattached(
+        self, outcome: Outcome, state: Tensor, shape: torch.Size, gradient: Gradient
+    ) -> Retrieval:
+        """The same result with a graph that is one step deep."""
+        if gradient == "last":
+            before = outcome.previous.reshape(shape)
+            again = self.update(before)
+            state = state + (again - again.detach())
+        else:
+            state = attach_implicit_gradient(state, self.update)
+            before = state
+        readout = self._readout(outcome.weights, shape)
+        if readout is not None and self.values is not None:
+            again = self.weights(before) @ self.values
+            readout = readout.detach() + (again - again.detach())
+        return _result(outcome, state, readout, shape[:-1])
+
+
+def _result(outcome: Outcome, state: Tensor, readout: Tensor | None, rows: torch.Size) -> Retrieval:
+    weights = outcome.weights
+    return Retrieval(
+        state=state,
+        steps=outcome.steps.reshape(rows),
+        converged=outcome.converged.reshape(rows),
+        certified=outcome.certified.reshape(rows),
+        pattern=outcome.pattern.reshape(rows),
+        size=outcome.size.reshape(rows),
+        support=weights if isinstance(weights, SparseRows) else None,
+        readout=readout,
+        energies=torch.stack(outcome.energies).reshape(-1, *rows) if outcome.energies else None,
+        _exact=outcome.exact,
+        _dense=weights if isinstance(weights, Tensor) else None,
+    )
+
+
+def _check_options(max_steps: int, tol: float | None, gradient: str) -> None:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+        raise ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"expected tol >= 0 or None, got {tol!r}.")
+    if gradient not in get_args(Gradient):
+        raise ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
+
+
+def _checked_values(values: object, memories: Tensor) -> Tensor:
+    values = as_patterns(values, "values")
+    if values.shape[:-1] != memories.shape[:-1]:
+        raise ValueError(
+            f"expected one row of values per pattern, shape {(*memories.shape[:-1], 'E')}, "
+            f"got shape {tuple(values.shape)}."
+        )
+    if values.dtype != memories.dtype or values.device != memories.device:
+        raise TypeError(
+            f"expected values like the memories ({memories.dtype} on {memories.device}), got "
+            f"{values.dtype} on {values.device}; convert with values.to(memories)."
+        )
+    return values

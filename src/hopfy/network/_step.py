@@ -1,0 +1,97 @@
+r"""One update for many queries: the seam between the dynamics and whatever computes them.
+
+Everything that a network does with its memories goes through a `Stepper`:
+
+* ``step`` maps :math:`\beta q` (Q, D) to :math:`\hat y_\Omega(X (\beta q))` and
+  :math:`X^\top \hat y` (Eq. 9). The inverse temperature is folded into the queries, so a stepper
+  works in units of scores, where the margin is ``omega.margin``;
+* ``prove`` says which sets of patterns are exact fixed points (Props. 2 and 5), with a proof that
+  rounding cannot spoil.
+
+`DenseStep` holds the whole score matrix of the queries it is given. An engine that streams or
+prunes implements the same two methods; its supports must be identical to the dense ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from hopfy.network._energy import varies_between_rows
+from hopfy.network._sparse_rows import SparseRows
+from hopfy.omega import Omega
+from hopfy.theory import proves_fixed_point
+
+__all__ = ["DenseStep", "Step", "Stepper"]
+
+# Scores held at once when no gradient is needed.
+_BLOCK = 1 << 25
+
+
+class Step(NamedTuple):
+    """What one update gives for Q queries.
+
+    Attributes:
+        states: (Q, D), the next states.
+        weights: on the support if the map is sparse (finite margin); a dense (Q, N) tensor if every
+            weight is positive (softmax), or None if an engine streamed it and kept nothing.
+    """
+
+    states: Tensor
+    weights: SparseRows | Tensor | None
+
+
+class Stepper(Protocol):
+    """Computes updates against one fixed set of memories (N, D) with one omega."""
+
+    def step(self, scaled_queries: Tensor) -> Step:
+        """One update of ``scaled_queries`` = beta * queries, shape (Q, D)."""
+
+    def prove(self, members: Tensor, beta: Tensor) -> Tensor:
+        """Whether the sum of ``memories[members[p]]`` is a fixed point at ``beta[p]``, for each p.
+
+        ``members`` (P, k) holds k different indices per row (k = 1: a single pattern), ``beta``
+        (P,) is float64. Returns (P,) booleans; True is a proof, False only the lack of one.
+        """
+
+
+class DenseStep:
+    """The update as one product, one map and one product (differentiable, any device)."""
+
+    def __init__(self, memories: Tensor, omega: Omega) -> None:
+        self._memories = memories
+        self._omega = omega
+        self._rows_are_alike = memories.ndim == 2 and not varies_between_rows(omega)
+
+    def step(self, scaled_queries: Tensor) -> Step:
+        size = max(1, _BLOCK // self._memories.shape[-2])
+        whole = not self._rows_are_alike or torch.is_grad_enabled()
+        if whole or scaled_queries.shape[0] <= size:
+            return self._step(scaled_queries)
+        starts = range(0, scaled_queries.shape[0], size)
+        steps = [self._step(scaled_queries[start : start + size]) for start in starts]
+        weights = [step.weights for step in steps if step.weights is not None]
+        return Step(torch.cat([step.states for step in steps]), _stack(weights))
+
+    def _step(self, scaled_queries: Tensor) -> Step:
+        weights = self._omega(scaled_queries @ self._memories.mT)
+        states = (weights @ self._memories).reshape(-1, self._memories.shape[-1])
+        weights = weights.reshape(-1, weights.shape[-1])
+        if self._omega.margin == torch.inf:
+            return Step(states, weights)
+        return Step(states, SparseRows.from_dense(weights))
+
+    def prove(self, members: Tensor, beta: Tensor) -> Tensor:
+        if self._memories.ndim > 2:  # each row of `members` would need its own batch of memories
+            return torch.zeros(members.shape[0], dtype=torch.bool, device=members.device)
+        return proves_fixed_point(self._memories.detach(), members, self._omega, beta)
+
+
+def _stack(weights: Sequence[SparseRows | Tensor]) -> SparseRows | Tensor:
+    sparse = [part for part in weights if isinstance(part, SparseRows)]
+    if not sparse:
+        return torch.cat([part for part in weights if isinstance(part, Tensor)])
+    return SparseRows.stack(sparse)

@@ -1,0 +1,116 @@
+r"""Upper bounds from a few principal directions.
+
+With the memories' mean c, an orthonormal basis V of r directions, :math:`x' = x - c`,
+:math:`p_x = V^\top x'` and the norm :math:`\rho_x` of what V leaves of x',
+
+.. math:: q^\top x = c^\top q + c^\top x' + p_q^\top p_x + \text{rest}, \qquad
+          |\text{rest}| \le \rho_q \rho_x
+
+(Cauchy-Schwarz). So :math:`[p_q, 1, \rho_q]^\top [p_x, c^\top x', \rho_x]` and a constant per
+query bound the score by a product of r + 2 terms instead of D. Any centre and any orthonormal basis
+give valid bounds; the mean and the leading directions give tight ones, which is why rows may be
+added later without touching either.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hopfy.search._bounds import Left, block_maxima, rounding
+
+__all__ = ["Frame", "Principal", "leading_frame"]
+
+_SAMPLE = 8192
+_CHUNK = 2048
+
+
+class Frame(NamedTuple):
+    """A centre (D,) and an orthonormal basis (D, R), both float64, leading directions first."""
+
+    centre: Tensor
+    basis: Tensor
+
+    def coordinates(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Centred rows (n, D), their coordinates (n, R), and the sizes that errors scale with."""
+        wide = rows.double()
+        centred = wide - self.centre
+        return centred, centred @ self.basis, wide.norm(dim=1) + self.centre.norm()
+
+
+def leading_frame(memories: Tensor, directions: int) -> Frame:
+    """The mean and about the leading principal directions, from an even sample of the memories.
+
+    Subspace iteration with a fixed start: the result is the same at every call.
+    """
+    step = max(1, memories.shape[0] // _SAMPLE)
+    sample = memories[::step]
+    centre = sample.double().mean(0)
+    sample = sample - centre.to(sample.dtype)
+    width = min(memories.shape[1], directions + 16)
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.randn(memories.shape[1], width, generator=generator, dtype=sample.dtype)
+    for _ in range(4):
+        basis = torch.linalg.qr(sample.mT @ (sample @ basis)).Q
+    rotation = torch.linalg.svd(sample @ basis, full_matrices=False).Vh.mT
+    orthonormal = torch.linalg.qr((basis @ rotation).double()).Q
+    return Frame(centre, orthonormal[:, :directions].contiguous())
+
+
+class _Rows(NamedTuple):
+    """The memories' side: coarse and fine bounds, and the sizes that rounding scales with."""
+
+    coarse: Tensor
+    fine: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, frame: Frame, coarse: int) -> _Rows:
+        parts = [_describe(chunk, frame, coarse) for chunk in torch.split(rows, _CHUNK)]
+        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _rest(centred: Tensor, coordinates: Tensor, sizes: Tensor) -> Tensor:
+    """An upper bound on the norm of what the coordinates leave out, rounding included."""
+    square = centred.square().sum(1) - coordinates.square().sum(1)
+    error = rounding(8 * centred.shape[1], torch.float64) * sizes.square()
+    return (square.clamp_min(0) + error).sqrt()
+
+
+def _describe(rows: Tensor, frame: Frame, coarse: int) -> tuple[Tensor, Tensor, Tensor]:
+    centred, p, sizes = frame.coordinates(rows)
+    bias = centred @ frame.centre
+    rest = _rest(centred, p[:, :coarse], sizes)
+    fine_rest = _rest(centred, p, sizes)
+    left = torch.column_stack([p[:, :coarse], bias, rest])
+    fine = torch.column_stack([p[:, coarse:], fine_rest, rest])
+    scales = torch.column_stack([p.norm(dim=1), bias.abs(), rest, sizes])
+    return left.float(), fine.float(), scales
+
+
+class Principal:
+    """Bounds from ``coarse`` directions for all memories, and from all of ``frame`` for survivors."""
+
+    def __init__(self, memories: Tensor, frame: Frame, coarse: int) -> None:
+        self.frame, self.coarse = frame, coarse
+        rows = _Rows.of(memories, frame, coarse)
+        self.right, self.fine = rows.coarse, rows.fine
+        self._sizes = block_maxima(rows.sizes)
+
+    def left(self, queries: Tensor) -> Left:
+        centred, p, sizes = self.frame.coordinates(queries)
+        rest = _rest(centred, p[:, : self.coarse], sizes)
+        fine_rest = _rest(centred, p, sizes)
+        ones = torch.ones_like(rest)
+        vectors = torch.column_stack([p[:, : self.coarse], ones, rest])
+        fine = torch.column_stack([p[:, self.coarse :], fine_rest, -rest])
+        # Both bounds are float32 sums of these magnitudes; a dozen roundings surround them.
+        single = rounding(p.shape[1] + 12, torch.float32)
+        double = rounding(8 * centred.shape[1], torch.float64)
+        scales = torch.stack([single * p.norm(dim=1), single * ones, 4 * single * rest])
+        slack = self._sizes[:, :3] @ scales + double * self._sizes[:, 3:] * sizes
+        slack += queries @ self.frame.centre + 1e-30
+        safe = sizes * self._sizes[:, 3].max() < 1e36
+        return Left(vectors.float(), slack, fine.float(), safe)

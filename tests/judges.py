@@ -1,0 +1,95 @@
+"""Independent answers: high precision, enumeration and quadratic programmes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+
+
+def entmax(scores: list[float], alpha: float) -> list[mpmath.mpf]:
+    """Entmax to 40 digits by bisection on the largest probability."""
+    with mpmath.workdps(40):
+        theta = [mpmath.mpf(s) for s in scores]
+        top = max(theta)
+        if alpha == math.inf:
+            best = [mpmath.mpf(t == top) for t in theta]
+            return [b / sum(best) for b in best]
+        if alpha == 1:
+            powers = [mpmath.exp(t - top) for t in theta]
+            return [p / sum(powers) for p in powers]
+        a = mpmath.mpf(alpha) - 1
+
+        def weights(largest: mpmath.mpf) -> list[mpmath.mpf]:
+            rooms = [largest**a - (top - t) * a for t in theta]
+            return [r ** (1 / a) if r > 0 else mpmath.mpf(0) for r in rooms]
+
+        low, high = mpmath.mpf(1) / (len(theta) + 1), mpmath.mpf(1)
+        for _ in range(130):
+            middle = (low + high) / 2
+            low, high = (low, middle) if sum(weights(middle)) > 1 else (middle, high)
+        return weights(high)
+
+
+def normmax(scores: list[float], alpha: float) -> list[mpmath.mpf]:
+    """Normmax to 40 digits by bisection on the threshold (Alg. 1)."""
+    with mpmath.workdps(40):
+        theta = [mpmath.mpf(s) for s in scores]
+        top = max(theta)
+        e = mpmath.mpf(0) if alpha == math.inf else 1 / (mpmath.mpf(alpha) - 1)
+        low, high = top - 1, top
+        for _ in range(130):
+            middle = (low + high) / 2
+            total = sum((t - middle) ** (1 + e) for t in theta if t > middle)
+            low, high = (low, middle) if total < 1 else (middle, high)
+        powers = [(t - low) ** e if t > low else mpmath.mpf(0) for t in theta]
+        return [p / sum(powers) for p in powers]
+
+
+def ksubsets(scores: list[float], k: float) -> list[mpmath.mpf]:
+    """The projection onto the k-subsets' hull, piece by piece in 40 digits."""
+    with mpmath.workdps(40):
+        theta = [mpmath.mpf(s) for s in scores]
+
+        def weights(tau: mpmath.mpf) -> list[mpmath.mpf]:
+            return [min(max(t - tau, mpmath.mpf(0)), mpmath.mpf(1)) for t in theta]
+
+        breaks = sorted(set(theta) | {t - 1 for t in theta})
+        for low, high in itertools.pairwise(breaks):
+            top, bottom = sum(weights(low)), sum(weights(high))
+            if bottom <= k <= top:
+                share = (top - k) / (top - bottom) if top > bottom else mpmath.mpf(0)
+                return weights(low + share * (high - low))
+        return weights(breaks[0]) if k >= sum(weights(breaks[0])) else weights(breaks[-1])
+
+
+def extended_threshold(distances: np.ndarray, gamma: float) -> np.longdouble:
+    """Root of ``sum (s - x)_+^gamma = 1`` in extended precision, for rows too long for mpmath."""
+    x = distances.astype(np.longdouble)
+    low, high = np.longdouble(0), np.longdouble(1)
+    for _ in range(70):
+        middle = (low + high) / 2
+        inside = x[x < middle]
+        total = ((middle - inside) ** np.longdouble(gamma)).sum()
+        low, high = (low, middle) if total > 1 else (middle, high)
+    return high
+
+
+def vertices(size: int, k: int) -> np.ndarray:
+    """Every k-subset of ``size`` entries as a binary row."""
+    chosen = itertools.combinations(range(size), k)
+    return np.array([[float(i in c) for i in range(size)] for c in chosen])
+
+
+def project(scores: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Argmax of ``scores . y - |y|^2 / 2`` over the hull of the corners, by a QP solver."""
+    import cvxpy
+
+    mixture = cvxpy.Variable(len(corners), nonneg=True)
+    y = corners.T @ mixture
+    objective = cvxpy.Maximize(scores @ y - cvxpy.sum_squares(y) / 2)
+    problem = cvxpy.Problem(objective, [cvxpy.sum(mixture) == 1])
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    return corners.T @ mixture.value

@@ -1,0 +1,111 @@
+"""Large networks answer through an index; it must not be possible to tell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import hopfy
+from hopfy.network._indexed_step import IndexedStep
+from hopfy.network._step import DenseStep
+
+SPARSE = ["sparsemax", "1.5-entmax", "5-normmax", "3-subsets"]
+
+
+@pytest.fixture
+def _indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfy.network._network._MANY_MEMORIES", 1)
+
+
+def _low_rank(n: int, d: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(6, d, generator=generator)
+    return torch.randn(n, 6, generator=generator) @ directions + 0.1 * torch.randn(n, d)
+
+
+@pytest.mark.usefixtures("_indexed")
+@pytest.mark.parametrize("name", SPARSE)
+def test_the_index_and_the_product_find_the_same(name: str) -> None:
+    memories = _low_rank(300, 24).double()
+    queries = memories[:80] + 0.3 * torch.randn(80, 24, dtype=torch.float64)
+    net = hopfy.HopfieldNetwork(memories, name, 0.05)
+    with torch.no_grad():
+        assert isinstance(net._stepper(queries), IndexedStep)
+    found = net.retrieve(queries)
+    judge = hopfy.HopfieldNetwork(memories, name, 0.05)
+    judge._stepper = lambda _: DenseStep(memories, judge.omega)  # type: ignore[method-assign]
+    expected = judge.retrieve(queries)
+    assert torch.equal(found.certified, expected.certified)
+    assert torch.equal(found.pattern, expected.pattern)
+    assert torch.equal(found.steps, expected.steps)
+    assert found.support is not None
+    assert expected.support is not None
+    assert torch.equal(found.support.indices, expected.support.indices)
+    assert torch.allclose(found.state, expected.state, atol=1e-9)
+    assert bool(found.certified.any())
+
+
+@pytest.mark.usefixtures("_indexed")
+@pytest.mark.parametrize(("name", "size"), [("sparsemax", 1), ("3-subsets", 3), ("2-normmax", 1)])
+def test_proofs_through_the_index_are_the_dense_ones(name: str, size: int) -> None:
+    memories = (2 * _low_rank(200, 12)).round()  # integers: ties, duplicates, equality
+    memories[7] = memories[3]
+    net = hopfy.HopfieldNetwork(memories, name, 1.0)
+    with torch.no_grad():
+        step = net._indexed_step(memories)
+    assert step is not None
+    members = torch.stack([torch.randperm(200)[:size] for _ in range(150)])
+    best = step._index.top(memories, size).indices  # sets with a chance
+    members = torch.cat((members, best))
+    for beta in (0.02, 1.0, 50.0):
+        betas = torch.full((members.shape[0],), beta, dtype=torch.float64)
+        found = step.prove(members, betas)
+        expected = hopfy.theory.proves_fixed_point(memories, members, net.omega, betas)
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("_indexed")
+def test_the_index_follows_memories_that_change() -> None:
+    memories = torch.nn.functional.normalize(_low_rank(50, 8), dim=-1)
+    net = hopfy.HopfieldNetwork(memories, "sparsemax", 1000.0)
+    assert torch.equal(net.retrieve(memories).state[:1], memories[:1])
+    with torch.no_grad():
+        memories.mul_(-2.0)
+    found = net.retrieve(memories)
+    own = found.pattern == torch.arange(50)
+    assert bool(own.any())
+    assert torch.equal(found.state[own], memories[own])
+
+
+@pytest.mark.usefixtures("_indexed")
+def test_softmax_may_stream_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfy.network._network._MANY_WEIGHTS", 1)
+    memories = _low_rank(50, 8)
+    net = hopfy.HopfieldNetwork(memories, "softmax", 0.1)
+    queries = memories[:9] * 0.5
+    found = net.retrieve(queries, max_steps=3)
+    state = queries
+    for _ in range(3):
+        state = torch.softmax(0.1 * state @ memories.T, -1) @ memories
+    assert torch.allclose(found.state, state, atol=1e-4)
+    assert found.size.tolist() == [-1] * 9
+    with pytest.raises(ValueError, match=r"network\.weights"):
+        _ = found.weights
+
+
+@pytest.mark.usefixtures("_indexed")
+def test_gradients_never_go_through_the_index() -> None:
+    memories = _low_rank(50, 8).requires_grad_()
+    net = hopfy.HopfieldNetwork(memories, "sparsemax", 0.1)
+    assert net.retrieve(memories.detach()[:9]).state.requires_grad
+    assert net._indexed is None
+
+
+def test_a_few_queries_do_not_pay_for_an_index() -> None:
+    memories = torch.randn(5000, 16)
+    net = hopfy.HopfieldNetwork(memories, "sparsemax", 1.0)
+    net.retrieve(memories[:3])
+    assert net._indexed is None
+    net.retrieve(memories[:30])
+    assert net._indexed is not None
