@@ -156,8 +156,8 @@ def peak_megabytes(step: Callable[[], Any]) -> float:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         step()
-    results: Any = profile.profiler.kineto_results  # type: ignore[union-attr]
-    changes = [event for event in results.events() if event.name() == "[memory]"]
+    profiler: Any = profile.profiler
+    changes = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())
-    held = accumulate((event.nbytes() for event in changes), initial=0)
+    held = accumulate((int(event.nbytes()) for event in changes), initial=0)
     return max(held) / (1 << 20)
