@@ -10,8 +10,12 @@ import numpy as np
 
 
 def entmax(scores: list[float], alpha: float) -> list[mpmath.mpf]:
-    """Entmax to 40 digits by bisection on the largest probability."""
-    with mpmath.workdps(40):
+    """Entmax by bisection on the largest probability.
+
+    A weight p takes the digits of p^(alpha - 1) from a difference: the larger alpha, the more digits.
+    """
+    digits = 40 if alpha in (1, math.inf) else 40 + int(2 * alpha)
+    with mpmath.workdps(digits):
         theta = [mpmath.mpf(s) for s in scores]
         top = max(theta)
         if alpha == math.inf:
@@ -27,7 +31,7 @@ def entmax(scores: list[float], alpha: float) -> list[mpmath.mpf]:
             return [r ** (1 / a) if r > 0 else mpmath.mpf(0) for r in rooms]
 
         low, high = mpmath.mpf(1) / (len(theta) + 1), mpmath.mpf(1)
-        for _ in range(130):
+        for _ in range(int(3.2 * digits)):
             middle = (low + high) / 2
             low, high = (low, middle) if sum(weights(middle)) > 1 else (middle, high)
         return weights(high)

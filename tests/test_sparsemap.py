@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import structure_judges as judge
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
+import structure_judges as judge
 from hopfy import ConvergenceWarning, SparseMAP
 from hopfy import functional as F
 from hopfy._kernels import active_set

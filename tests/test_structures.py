@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
-import structure_judges as judge
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import structure_judges as judge
 from hopfy import SparseMAP
 from hopfy import functional as F
 from hopfy.structures import (

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import cvxpy as cp
 import numpy as np
 import pytest
-import structure_judges as judge
 import torch
 from torch import Tensor
 
+import structure_judges as judge
 from hopfy import ConvergenceWarning, SparseMAP
 from hopfy import functional as F
 from hopfy.structures import (

@@ -132,9 +132,9 @@ def vjp(
     y: Tensor,
     unit: Tensor,
     size: Tensor,
-    iterations: Tensor,  # noqa: ARG001
-    gap: Tensor,  # noqa: ARG001
-    missing: Tensor,  # noqa: ARG001
+    iterations: Tensor,
+    gap: Tensor,
+    missing: Tensor,
     indicators: Tensor,
     numbers: Tensor,
     cotangent: Tensor,
@@ -157,9 +157,9 @@ def pairs(
     y: Tensor,
     unit: Tensor,
     size: Tensor,
-    iterations: Tensor,  # noqa: ARG001
-    gap: Tensor,  # noqa: ARG001
-    missing: Tensor,  # noqa: ARG001
+    iterations: Tensor,
+    gap: Tensor,
+    missing: Tensor,
     indicators: Tensor,
     numbers: Tensor,
 ) -> Tensor:

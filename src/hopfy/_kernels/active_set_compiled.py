@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """One active-set step for many rows, compiled: see `hopfy._kernels.active_set` for the method."""
 
 from __future__ import annotations

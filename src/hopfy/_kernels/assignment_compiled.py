@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Best bipartite matchings, compiled: shortest augmenting paths (Jonker & Volgenant, 1987)."""
 
 from __future__ import annotations

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from hopfy._kernels import ksubsets
 
-__all__ = ["reference", "solve", "vjp"]
+__all__ = ["reference", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    return _either(scores, k, ksubsets.solve(scores, k))
+    available = (scores > -torch.inf).sum(-1, keepdim=True)
+    return _either(scores, k, ksubsets.solve(scores, torch.minimum(k, available.to(k.dtype))))
 
 
 def reference(scores: Tensor, k: Tensor) -> Tensor:
@@ -31,14 +32,17 @@ def _either(scores: Tensor, k: Tensor, tight: Tensor) -> Tensor:
     return torch.where(slack & ~spoiled, clipped, tight)
 
 
-def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to the scores and to k, as differentiable torch operations.
+def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
+    """Gradient with respect to the scores; a row that spends less than k only clips."""
+    clipped = torch.where((weights > 0) & (weights < 1), cotangent, 0.0)
+    return torch.where(_has_slack(weights, k), clipped, ksubsets.vjp(weights, k, cotangent))
 
-    A row that spends less than k has the Jacobian of clipping, and k does not matter to it.
-    """
-    kept = torch.where((weights > 0) & (weights < 1), cotangent, 0.0)
-    spent = weights.sum(-1, keepdim=True)
+
+def slope(weights: Tensor, k: Tensor) -> Tensor:
+    """Derivative by k, which does not matter to a row that spends less."""
+    return torch.where(_has_slack(weights, k), 0.0, ksubsets.slope(weights, k))
+
+
+def _has_slack(weights: Tensor, k: Tensor) -> Tensor:
     rounding = 8 * torch.finfo(weights.dtype).eps * weights.shape[-1]
-    slack = spent < k.to(weights.dtype) - rounding
-    in_scores, in_k = ksubsets.vjp(weights, k, cotangent)
-    return torch.where(slack, kept, in_scores), torch.where(slack, 0.0, in_k)
+    return weights.sum(-1, keepdim=True) < k.to(weights.dtype) - rounding

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Compiled loops of `hopfy._kernels.select`: which memories can reach a query's best score.
 
 One row is one query. A block of upper bounds comes in; entries that can still matter are scored

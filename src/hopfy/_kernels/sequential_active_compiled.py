@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 r"""Sequential k-subsets, compiled: a dynamic programme for the best subset, and an active set.
 
 One row is ``theta`` (n), ``edge`` (n; ``edge[i]`` rewards the pair i - 1, i; ``edge[0]`` is unused)

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Sequential k-subsets, compiled: rows in, rows out.
 
 A row is first relaxed (O(N)); where the relaxed solution is certified as a mixture of subsets it is

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 r"""Sequential k-subsets, compiled: the relaxation that is nearly always exact, and its certificate.
 
 Replace the hull of the subsets by a simpler, larger set: neighbours agree pair by pair, and

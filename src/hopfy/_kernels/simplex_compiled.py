@@ -28,6 +28,7 @@ from hopfy._kernels._rows_compiled import (
 __all__ = ["entmax_backward", "entmax_forward", "normmax_backward", "normmax_forward"]
 
 _STEPS = 200  # Newton needs about five; the limit only stops a loop that rounding keeps alive
+_STEEPEST = 1e150  # keeps products of slopes finite
 _SHORT = 160  # in rows up to this size, and with cheap powers, all entries are taken as candidates
 
 
@@ -360,7 +361,7 @@ def _slope(p, alpha):
         return np.float64(p)
     if alpha == np.inf:
         return 0.0
-    return min(np.float64(p) ** (2.0 - alpha), 1e150)  # tiny weights have huge slopes past 2
+    return min(np.float64(p) ** (2.0 - alpha), _STEEPEST)  # tiny weights have huge slopes past 2
 
 
 # --- normmax --------------------------------------------------------------------------------------
@@ -420,7 +421,7 @@ def normmax_backward(start, stop, weights, cotangent, alpha, gradient):
         total = 0.0
         for i in range(y.shape[0]):
             if y[i] > 0.0:
-                kappa = norm * min((y[i] / norm) ** (2.0 - a), 1e150) / (a - 1.0)
+                kappa = norm * min((y[i] / norm) ** (2.0 - a), _STEEPEST) / (a - 1.0)
                 out[i] = kappa * (v[i] - mean)
                 total += kappa * (v[i] - mean)
         for i in range(y.shape[0]):

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Best dependency trees, compiled: Chu-Liu-Edmonds (any tree) and Eisner (no crossing arcs).
 
 Scores (R, n, n): row = dependent, column = head, diagonal = arc from the root. A word whose row is

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Best paths, compiled: chains of states, and chains of bits with or without a budget."""
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _operator_vjp(
 
 
 @_operator.register_fake
-def _(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:  # noqa: ARG001
+def _(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
     return torch.empty_like(unary, memory_format=torch.contiguous_format)
 
 
@@ -242,13 +242,13 @@ def _(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:  # noqa: ARG001
 def _(
     unary: Tensor,
     edges: Tensor,
-    budgets: Tensor,  # noqa: ARG001
-    cotangent: Tensor,  # noqa: ARG001
+    budgets: Tensor,
+    cotangent: Tensor,
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(unary), torch.empty_like(edges)
 
 
-def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 

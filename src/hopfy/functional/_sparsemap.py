@@ -30,7 +30,7 @@ from hopfy.structures import (
 
 __all__ = ["sparsemap", "sparsemap_solution"]
 
-_at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp)
+_at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp, at_most_k.slope)
 _ANY_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
 
 TOL = 1e-12
