@@ -1,13 +1,10 @@
 """Layers against torch's attention, and batched pooling against one bag at a time.
 
-Nothing is timed before its result was checked. Times are medians of interleaved runs, so that a
-busy machine slows both sides.
+Nothing is timed before its result was checked.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -15,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hopfy.bench._timing import best_times
 from hopfy.nn import HopfieldAttention, HopfieldPooling
 
 __all__ = ["Row", "attention", "memory", "peak_megabytes", "pooling", "rows"]
@@ -38,15 +36,15 @@ class Row(NamedTuple):
 def rows() -> list[Row]:
     """All comparisons of this module."""
     return [
-        *attention(8, 512, limit=1.3, repeats=7),
-        *attention(1, 4096, limit=1.0, repeats=3),
+        *attention(8, 512, limit=1.3, rounds=7),
+        *attention(1, 4096, limit=1.0, rounds=3),
         *memory(8, 512),
         *memory(1, 4096),
         *pooling(),
     ]
 
 
-def attention(batch: int, length: int, limit: float, repeats: int) -> list[Row]:
+def attention(batch: int, length: int, limit: float, rounds: int) -> list[Row]:
     """Forward and backward of self-attention against ``need_weights=False``."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(_WIDTH, _HEADS, batch_first=True)
@@ -56,7 +54,7 @@ def attention(batch: int, length: int, limit: float, repeats: int) -> list[Row]:
         layers[omega] = _sparse(omega, reference)
         _check_attention(layers[omega], x[:1, :256])
     calls = {name: _step(layer, x) for name, layer in layers.items()}
-    times = _interleaved(calls, repeats)
+    times = _milliseconds(calls, rounds)
     theirs = times.pop("softmax")
     where = f"batch {batch}, length {length}, forward + backward"
     return [
@@ -78,7 +76,7 @@ def memory(batch: int, length: int) -> list[Row]:
     return found
 
 
-def pooling(bags: int = 64, size: int = 32, repeats: int = 7) -> list[Row]:
+def pooling(bags: int = 64, size: int = 32, rounds: int = 7) -> list[Row]:
     """One batched training step over bags of about 12 instances against one bag at a time."""
     torch.manual_seed(0)
     lengths = torch.randint(8, 17, (bags,))
@@ -105,7 +103,7 @@ def pooling(bags: int = 64, size: int = 32, repeats: int = 7) -> list[Row]:
             return torch.cat(outputs)
 
         torch.testing.assert_close(batched(), one_by_one(), atol=1e-4, rtol=1e-4)
-        times = _interleaved({"ours": batched, "theirs": one_by_one}, repeats)
+        times = _milliseconds({"ours": batched, "theirs": one_by_one}, rounds)
         ours, theirs = times["ours"], times["theirs"]
         name = f"{omega} pooling of {bags} bags, batched against one at a time"
         found.append(Row(name, ours, theirs, "ms", ours / theirs, 1 / 20))
@@ -138,16 +136,9 @@ def _step(layer: nn.Module, x: Tensor, need_weights: bool = False) -> Callable[[
     return step
 
 
-def _interleaved(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each call, run in turns after one warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(taken) for name, taken in times.items()}
+def _milliseconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    best = best_times(calls, rounds=rounds, seconds=60.0)
+    return {name: 1e3 * seconds for name, seconds in best.items()}
 
 
 def peak_megabytes(step: Callable[[], Any]) -> float:
