@@ -210,3 +210,19 @@ def test_layers_take_it_and_agree(monkeypatch: pytest.MonkeyPatch, omega: str) -
         theirs = torch.autograd.grad(wanted.square().sum(), list(attention.parameters()))
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_needs_less_memory_than_all_weights() -> None:
+    """A quarter of what one dense tensor of weights would take is more than enough."""
+    queries, memories, values = (
+        torch.randn(2, 256, 8, requires_grad=True),
+        torch.randn(2, 4096, 8, requires_grad=True),
+        torch.randn(2, 4096, 8, requires_grad=True),
+    )
+    family = kernel.entmax_family(1.5)
+    flat = [x.detach() for x in (queries, memories, values)]
+    _, support = kernel.forward(*flat, None, family)
+    held = sum(part.numel() * part.element_size() for part in support)
+    assert held < 2 * 256 * 4096 * 4 / 4
+    weights = hopfy.Tsallis(1.5)(queries @ memories.mT)
+    assert support.weights.numel() == pytest.approx((weights > 0).sum().item(), rel=1e-3)
