@@ -106,7 +106,14 @@ def test_memories_without_batch_serve_every_sample() -> None:
 # -- masks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("omega", [*OMEGAS, ShareOfLength(0.4), LearnableAlpha(2)])
+STRUCTURED = [
+    ShareOfLength(0.4),
+    ShareOfLength(0.4, functools.partial(hopfy.structures.SequentialKSubsets, transition=0.3)),
+    hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(3, transition=0.3)),
+]
+
+
+@pytest.mark.parametrize("omega", [*OMEGAS, *STRUCTURED, LearnableAlpha(2)])
 def test_pooling_of_a_padded_batch_is_pooling_one_bag_at_a_time(omega: object) -> None:
     pool = randomised(HopfieldPooling(8, heads=2, queries=3, omega=omega)).double()
     bags = torch.randn(4, 7, 8).double().requires_grad_()
@@ -133,7 +140,7 @@ def test_pairwise_and_head_masks(omega: str) -> None:
     assert (weights[~by_head] == 0).all()
 
 
-@pytest.mark.parametrize("omega", [*OMEGAS, ShareOfLength(0.4)])
+@pytest.mark.parametrize("omega", [*OMEGAS, *STRUCTURED])
 def test_nothing_to_select_gives_zeros_and_zero_gradient(omega: object) -> None:
     pool = randomised(HopfieldPooling(8, heads=2, omega=omega))
     bags = torch.randn(4, 7, 8, requires_grad=True)
@@ -200,16 +207,22 @@ def test_share_of_length_follows_each_length() -> None:
 
 
 def test_share_of_length_takes_any_structure() -> None:
-    seen = []
+    structure = functools.partial(hopfy.structures.SequentialKSubsets, transition=0.5)
+    scores = torch.randn(4, 7)
+    weights = ShareOfLength(0.4, structure)(scores, MASK)
+    for row, k in enumerate([3, 2, 1, 2]):
+        n = int(LENGTHS[row])
+        wanted = F.sequential_ksubsets(scores[row, :n], k, 0.5)
+        torch.testing.assert_close(weights[row, :n], wanted)
 
-    def structure(k: torch.Tensor, name: str) -> object:
-        seen.append((name, k))
-        return hopfy.structures.KSubsets(k)
 
-    ShareOfLength(0.5, functools.partial(structure, name="mine"))(torch.randn(2, 4))
-    name, k = seen[0]
-    assert name == "mine"
-    assert k.tolist() == [2, 2]
+@pytest.mark.parametrize("transition", [0.0, 0.5])
+def test_sequential_k_larger_than_a_bag_takes_all(transition: float) -> None:
+    omega = hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(5, transition=transition))
+    pool = randomised(HopfieldPooling(8, omega=omega))
+    _, weights = pool(torch.randn(4, 7, 8), mask=MASK, need_weights=True)
+    torch.testing.assert_close(weights.sum(-1)[:, 0, 0], LENGTHS.clamp(max=5).float())
+    assert (weights[1, 0, 0, :4] == 1).all()
 
 
 def test_share_of_length_checks_its_share() -> None:

@@ -136,6 +136,31 @@ def test_differentiable_twice(omega: hopfy.Omega) -> None:
     assert torch.autograd.gradgradcheck(function, data)
 
 
+def test_dropout_on_the_support() -> None:
+    """With one-hot values the output shows the weights; the rest follows from which were kept."""
+    omega, p = hopfy.Tsallis(1.5), 0.3
+    q, x, _ = inputs(2, m=60, n=50)
+    v = torch.eye(50).double().expand(2, 50, 50).contiguous().requires_grad_()
+    output = _fused.retrieve_sparsely(omega, q, x, v, None, p)
+    weights = omega(q @ x.mT)
+    kept = (output != 0).double() / (1 - p)
+    share = (output != 0).sum() / (weights > 0).sum()
+    assert abs(share - (1 - p)) < 0.05
+    wanted = weights * kept @ v
+    torch.testing.assert_close(output, wanted)
+    cotangent = torch.randn_like(output)
+    ours = torch.autograd.grad(output, (q, x, v), cotangent, create_graph=True)
+    plainly = torch.autograd.grad(output, (q, x, v), cotangent, retain_graph=True)
+    theirs = torch.autograd.grad(wanted, (q, x, v), cotangent)
+    for a, b, c in zip(ours, plainly, theirs, strict=True):
+        torch.testing.assert_close(a, c)
+        torch.testing.assert_close(b, c)
+    torch.manual_seed(3)
+    first = _fused.retrieve_sparsely(omega, q, x, v, None, p)
+    torch.manual_seed(3)
+    assert torch.equal(first, _fused.retrieve_sparsely(omega, q, x, v, None, p))
+
+
 def test_strided_inputs_and_no_gradient() -> None:
     data = [x.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for x in inputs(2, 3)]
     got = _fused.retrieve_sparsely(hopfy.Tsallis(1.5), *data, None)
@@ -185,3 +210,19 @@ def test_layers_take_it_and_agree(monkeypatch: pytest.MonkeyPatch, omega: str) -
         theirs = torch.autograd.grad(wanted.square().sum(), list(attention.parameters()))
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_needs_less_memory_than_all_weights() -> None:
+    """A quarter of what one dense tensor of weights would take is more than enough."""
+    queries, memories, values = (
+        torch.randn(2, 256, 8, requires_grad=True),
+        torch.randn(2, 4096, 8, requires_grad=True),
+        torch.randn(2, 4096, 8, requires_grad=True),
+    )
+    family = kernel.entmax_family(1.5)
+    flat = [x.detach() for x in (queries, memories, values)]
+    _, support = kernel.forward(*flat, None, family)
+    held = sum(part.numel() * part.element_size() for part in support)
+    assert held < 2 * 256 * 4096 * 4 / 4
+    weights = hopfy.Tsallis(1.5)(queries @ memories.mT)
+    assert support.weights.numel() == pytest.approx((weights > 0).sum().item(), rel=1e-3)

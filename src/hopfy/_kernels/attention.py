@@ -51,6 +51,7 @@ class Support(NamedTuple):
     weights: Tensor
     columns: Tensor
     edges: Tensor
+    kept: Tensor  # 0 or 1 / (1 - dropout) for each weight; empty without dropout
 
 
 def forward(
@@ -59,8 +60,8 @@ def forward(
     values: Tensor,
     forbidden: Tensor | None,
     family: Family,
-    keep_support: bool,
-) -> tuple[Tensor, Support | None] | None:
+    dropout: float = 0.0,
+) -> tuple[Tensor, Support] | None:
     """Output (G, M, E) of contiguous queries (G, M, D), memories (G, N, D), values (G, N, E).
 
     ``forbidden`` is True where nothing may be selected, and broadcasts to (G, M, N). The answer is
@@ -73,13 +74,12 @@ def forward(
     groups, rows, _ = queries.shape
     count = memories.shape[1]
     output = queries.new_empty(groups, rows, values.shape[2])
-    parts: list[tuple[Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, ...]] = []
     counts = torch.empty(groups * rows, dtype=torch.int64)
     blocks = _blocks(groups, rows, count)
     largest = max((g.stop - g.start) * (m.stop - m.start) for g, m in blocks)
     buffer = queries.new_empty(largest, count)
     columns = torch.empty(largest, count, dtype=torch.int32)
-    numbers = values.numpy(), output.numpy()
     # Typed, or a float32 row would be computed in float64.
     equation = [buffer.numpy().dtype.type(number) for number in family[:3]]
     for g, m in blocks:
@@ -96,13 +96,11 @@ def forward(
         chosen = int(here.sum())
         if first == 0 and chosen > _SPARSE * size * count:
             return None
-        over_rows(kernels.gather, size, chosen * values.shape[2], *arrays, *numbers, first)
-        if keep_support:
-            parts.append(_compacted(kernels, scores, columns, here, chosen))
-    if not keep_support:
-        return output, None
-    weights, kept = (torch.cat(part) for part in zip(*parts, strict=True))
-    return output, Support(weights, kept, _edges(counts))
+        part = _compacted(kernels, scores, columns, here, dropout)
+        _gather(kernels, part, values, output, first)
+        parts.append((part.weights, part.columns, part.kept))
+    weights, chosen_columns, kept = (torch.cat(part) for part in zip(*parts, strict=True))
+    return output, Support(weights, chosen_columns, _edges(counts), kept)
 
 
 def backward(
@@ -167,9 +165,21 @@ def _edges(counts: Tensor) -> Tensor:
 
 
 def _compacted(
-    kernels: Any, scores: Tensor, columns: Tensor, counts: Tensor, chosen: int
-) -> tuple[Tensor, Tensor]:
-    weights, kept = scores.new_empty(chosen), columns.new_empty(chosen)
-    arrays = (x.numpy() for x in (scores, columns, _edges(counts), weights, kept))
+    kernels: Any, scores: Tensor, columns: Tensor, counts: Tensor, dropout: float
+) -> Support:
+    """The selected entries of a block, without the room that they did not need."""
+    edges = _edges(counts)
+    chosen = int(edges[-1])
+    weights, kept_columns = scores.new_empty(chosen), columns.new_empty(chosen)
+    arrays = (x.numpy() for x in (scores, columns, edges, weights, kept_columns))
     over_rows(kernels.compact, scores.shape[0], chosen, *arrays)
-    return weights, kept
+    kept = scores.new_empty(chosen if dropout else 0)
+    kept.bernoulli_(1 - dropout).mul_(1 / (1 - dropout))
+    return Support(weights, kept_columns, edges, kept)
+
+
+def _gather(kernels: Any, part: Support, values: Tensor, output: Tensor, first: int) -> None:
+    weights = part.weights * part.kept if part.kept.numel() else part.weights
+    arrays = (x.numpy() for x in (weights, part.columns, part.edges, values, output))
+    work = weights.numel() * values.shape[2]
+    over_rows(kernels.gather, part.edges.numel() - 1, work, *arrays, first)

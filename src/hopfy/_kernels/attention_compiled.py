@@ -16,7 +16,7 @@ _MAX_STEPS = 60
 
 
 @jit
-def _fold(row, n, lanes):  # type: ignore[no-untyped-def]
+def _fold(row, n, lanes):
     """Maxima of lanes of 8 entries, far apart, and the few entries left over; returns how many.
 
     Lane i holds the entries i, i + h, ..., i + 7h of the row, h = n // 8.
@@ -38,7 +38,7 @@ def _fold(row, n, lanes):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _newton(x, count, s, gamma, zero, one):  # type: ignore[no-untyped-def]
+def _newton(x, count, s, gamma, zero, one):
     """One step for sum((s - x)_+ ** gamma) = 1 from the right: convex, so it never crosses."""
     total, slope = zero, zero
     if gamma == 1.0:
@@ -65,7 +65,7 @@ def _newton(x, count, s, gamma, zero, one):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _weigh(x, count, s, exponent, zero, one):  # type: ignore[no-untyped-def]
+def _weigh(x, count, s, exponent, zero, one):
     """Turn distances into weights that sum to one."""
     total = zero
     if exponent == 1.0:
@@ -87,7 +87,7 @@ def _weigh(x, count, s, exponent, zero, one):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _candidates(row, n, lanes, cut, column):  # type: ignore[no-untyped-def]
+def _candidates(row, n, lanes, cut, column):
     """Columns of the entries that reach ``cut``; a lane below it is skipped as a whole."""
     h = n // _FOLD
     count = 0
@@ -103,7 +103,7 @@ def _candidates(row, n, lanes, cut, column):  # type: ignore[no-untyped-def]
 
 
 @jit
-def select(start, stop, scores, columns, counts, margin, gamma, exponent):  # type: ignore[no-untyped-def]
+def select(start, stop, scores, columns, counts, margin, gamma, exponent):
     """Weights of every row, in place: the first ``counts[r]`` entries, with their columns beside.
 
     The weights are proportional to ``(s - x) ** exponent`` where x is the distance to the maximum
@@ -153,17 +153,19 @@ def select(start, stop, scores, columns, counts, margin, gamma, exponent):  # ty
 
 
 @jit
-def gather(start, stop, weights, columns, counts, values, output, first_row):  # type: ignore[no-untyped-def]
-    """output[r] = sum of weights[r, i] * values[columns[r, i]] over the selected entries only."""
+def gather(start, stop, weights, columns, edges, values, output, first_row):
+    """Each row of the output is the sum of its selected values, by their weights."""
     size = values.shape[2]
     rows = output.shape[1]
     for r in range(start, stop):
         group, query = (first_row + r) // rows, (first_row + r) % rows
-        _combine(weights[r], columns[r], counts[r], values[group], output[group, query], size)
+        first, last = edges[r], edges[r + 1]
+        row, column = weights[first:last], columns[first:last]
+        _combine(row, column, last - first, values[group], output[group, query], size)
 
 
 @jit
-def _combine(weights, columns, count, values, output, size):  # type: ignore[no-untyped-def]
+def _combine(weights, columns, count, values, output, size):
     for d in range(size):
         output[d] = 0
     i = 0
@@ -182,7 +184,7 @@ def _combine(weights, columns, count, values, output, size):  # type: ignore[no-
 
 
 @jit
-def compact(start, stop, weights, columns, edges, packed_weights, packed_columns):  # type: ignore[no-untyped-def]
+def compact(start, stop, weights, columns, edges, packed_weights, packed_columns):
     """Copy the selected entries of each row to its place ``edges[r]:edges[r + 1]``."""
     for r in range(start, stop):
         first = edges[r]
@@ -192,7 +194,7 @@ def compact(start, stop, weights, columns, edges, packed_weights, packed_columns
 
 
 @jit
-def _through_map(p, v, count, alpha, norm):  # type: ignore[no-untyped-def]
+def _through_map(p, v, count, alpha, norm):
     """Apply the map's (symmetric) Jacobian at weights p to v, in place."""
     if norm:
         _through_normmax(p, v, count, alpha)
@@ -224,7 +226,7 @@ def _through_map(p, v, count, alpha, norm):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _through_normmax(p, v, count, alpha):  # type: ignore[no-untyped-def]
+def _through_normmax(p, v, count, alpha):
     norm = p[0] - p[0]
     mean = norm
     for i in range(count):
@@ -240,12 +242,13 @@ def _through_normmax(p, v, count, alpha):  # type: ignore[no-untyped-def]
 
 
 @jit
-def backward(  # type: ignore[no-untyped-def]
+def backward(
     start,
     stop,
     weights,
     columns,
     edges,
+    kept,
     inputs,
     cotangent,
     gradients,
@@ -255,6 +258,7 @@ def backward(  # type: ignore[no-untyped-def]
     """Gradients of queries, memories and values, one group at a time, on the support only.
 
     A group (one head of one sample) owns its memories and values: threads never share a row.
+    ``kept`` holds what dropout multiplied each weight with, or nothing.
     """
     queries, memories, values = inputs
     in_queries, in_memories, in_values = gradients
@@ -274,6 +278,9 @@ def backward(  # type: ignore[no-untyped-def]
                 along = weight - weight
                 for d in range(value_size):
                     along += outside[d] * value[d]
+                if kept.size:
+                    along *= kept[first + i]
+                    weight *= kept[first + i]
                 slope[i] = along
                 for d in range(value_size):
                     in_value[d] += weight * outside[d]

@@ -93,8 +93,8 @@ class Association(nn.Module):
         omega = self.omega if omega is None else as_omega(omega)
         beta = self._beta_beside_rows()
         dropout = self.dropout if self.training else 0.0
-        if self.max_steps == 1 and not (need_weights or dropout) and offset is None:
-            output = retrieve_sparsely(omega, queries * beta, memories, values, mask)
+        if self.max_steps == 1 and not need_weights and offset is None:
+            output = retrieve_sparsely(omega, queries * beta, memories, values, mask, dropout)
             if output is not None:
                 return output, None
         weights = _select(omega, queries * beta, memories, mask, offset)

@@ -24,6 +24,7 @@ def retrieve_sparsely(
     memories: Tensor,
     values: Tensor,
     mask: Tensor | None,
+    dropout: float = 0.0,
 ) -> Tensor | None:
     """``omega(queries @ memories.mT, mask) @ values`` on the support only; None if it cannot be.
 
@@ -36,7 +37,7 @@ def retrieve_sparsely(
     batch = tuple(queries.shape[:-2])
     flat = [x.reshape(-1, *x.shape[-2:]) for x in (queries, memories, values)]
     forbidden = None if mask is None else _flat_mask(~mask, batch)
-    output: Tensor | None = _SparseRetrieval.apply(*flat, forbidden, family)  # type: ignore[no-untyped-call]
+    output: Tensor | None = _SparseRetrieval.apply(*flat, forbidden, family, dropout)  # type: ignore[no-untyped-call]
     return None if output is None else output.view(*batch, *output.shape[-2:])
 
 
@@ -83,28 +84,27 @@ class _SparseRetrieval(torch.autograd.Function):
         values: Tensor,
         forbidden: Tensor | None,
         family: kernel.Family,
+        dropout: float,
     ) -> Tensor | None:
         q, x, v = (part.detach().contiguous() for part in (queries, memories, values))
-        differentiable = any(ctx.needs_input_grad)
-        found = kernel.forward(q, x, v, forbidden, family, keep_support=differentiable)
+        found = kernel.forward(q, x, v, forbidden, family, dropout)
         if found is None:
             return None
         output, support = found
-        if support is not None:
-            ctx.save_for_backward(queries, memories, values, *support)
-            ctx.forbidden, ctx.family = forbidden, family
+        ctx.save_for_backward(queries, memories, values, *support)
+        ctx.forbidden, ctx.family = forbidden, family
         return output
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         queries, memories, values, *support = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates twice: let torch record the way
-            return *_recorded(ctx, queries, memories, values, cotangent), None, None
+            return *_recorded(ctx, queries, memories, values, cotangent), None, None, None
         q, x, v = (part.detach().contiguous() for part in (queries, memories, values))
         gradients = kernel.backward(
             kernel.Support(*support), q, x, v, cotangent.contiguous(), ctx.family
         )
-        return *gradients, None, None
+        return *gradients, None, None, None
 
 
 def _recorded(ctx: Any, *inputs_and_cotangent: Tensor) -> tuple[Tensor, ...]:
@@ -113,5 +113,18 @@ def _recorded(ctx: Any, *inputs_and_cotangent: Tensor) -> tuple[Tensor, ...]:
     omega = Norm(family.alpha) if family.norm else Tsallis(family.alpha)
     queries, memories, values = inputs
     allowed = None if ctx.forbidden is None else ~ctx.forbidden
-    output = omega(queries @ memories.mT, allowed) @ values
+    weights = omega(queries @ memories.mT, allowed)
+    support = kernel.Support(*ctx.saved_tensors[3:])
+    if support.kept.numel():
+        weights = weights * _spread(support, weights)
+    output = weights @ values
     return torch.autograd.grad(output, inputs, cotangent, create_graph=True)
+
+
+def _spread(support: kernel.Support, weights: Tensor) -> Tensor:
+    """What dropout multiplied each weight with, in the shape of all weights."""
+    rows = support.edges.diff()
+    row = torch.arange(rows.numel()).repeat_interleave(rows)
+    factors = torch.zeros(rows.numel(), weights.shape[-1], dtype=weights.dtype)
+    factors[row, support.columns.long()] = support.kept
+    return factors.view(weights.shape)
