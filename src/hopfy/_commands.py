@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -34,30 +34,33 @@ def _about() -> None:
 
 @app.command()
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder for the JSON record.")] = Path("benchmarks"),
+    subjects: Annotated[list[str] | None, typer.Argument(help="Which; all by default.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
-    """Time the maps against torch.softmax and the entmax package, after checking their answers."""
-    from hopfy.bench import bench_maps
+    """Time hopfy against torch and other packages, after checking the answers."""
+    from hopfy.bench import SUBJECTS
 
-    with console.status("warming up") as status:
-        rows = bench_maps(lambda text: status.update(text))
-    table = Table(title="ratios of times (geometric means over shapes and scales)")
-    for heading in ("map", "forward / softmax", "forward+backward / softmax's", "entmax / ours"):
-        table.add_column(heading, justify="left" if heading == "map" else "right")
-    table.add_column("32 x 64 call", justify="right")
-    table.add_column("largest error", justify="right")
-    for row in rows:
-        faster = "-" if row.faster_than_entmax is None else f"{row.faster_than_entmax:.0f}x"
-        table.add_row(
-            row.name,
-            f"{row.forward:.2f}",
-            f"{row.forward_backward:.2f}",
-            faster,
-            f"{row.small_call_microseconds:.0f} us",
-            f"{row.worst_error:.0e}",
-        )
-    console.print(table)
-    _record(out / "maps.json", {"rows": [asdict(row) for row in rows]})
+    for subject in subjects or list(SUBJECTS):
+        if subject not in SUBJECTS:
+            _fail(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.")
+        with console.status(subject) as status:
+            rows = [_fields(row) for row in SUBJECTS[subject](status.update)]
+        table = Table(title=subject)
+        for heading in rows[0]:
+            table.add_column(heading.replace("_", " "), justify="right")
+        for row in rows:
+            table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+        console.print(table)
+        _record(out / f"{subject}.json", {"rows": rows})
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row._asdict())
+
+
+def _fail(sentence: str) -> NoReturn:
+    Console(stderr=True).print(sentence, style="red")
+    raise typer.Exit(2)
 
 
 def _record(path: Path, results: dict[str, Any]) -> None:

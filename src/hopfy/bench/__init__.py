@@ -1,5 +1,26 @@
-"""Benchmarks: every result is checked before it is timed, every speed is a ratio from one run."""
+"""Benchmarks: every result is checked before it is timed, every speed is a ratio from one run.
 
+A subject is a function that takes a ``progress`` callback and returns rows: tuples with names, or
+dataclasses, one measurement each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
+from hopfy.bench._retrieval import bench_retrieval
+from hopfy.bench._sequential import bench_sequential
+from hopfy.bench._structures import bench_structures
 
-__all__ = ["bench_maps"]
+__all__ = ["SUBJECTS"]
+
+SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
+    "maps": bench_maps,
+    "sequential": bench_sequential,
+    "structures": bench_structures,
+    "layers": lambda _: _layers(),
+    "retrieval": bench_retrieval,
+}

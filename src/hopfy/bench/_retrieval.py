@@ -23,6 +23,7 @@ from hopfy.search import ExactIndex
 
 __all__ = [
     "Row",
+    "bench_retrieval",
     "curve_over_directions",
     "curve_over_memories",
     "data",
@@ -43,10 +44,28 @@ class Row(NamedTuple):
     checked: bool
 
 
+def bench_retrieval(progress: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """The floors and curves on MNIST where it is at hand, else on low-rank patterns of its size."""
+    kind = "mnist" if (_mnist_folder() / "train-images-idx3-ubyte.gz").exists() else "low-rank"
+    memories, queries = data(kind)
+    progress(f"updates and searches, {kind}")
+    rows = [row._replace(name=f"{kind}: {row.name}") for row in floors(memories, queries)]
+    progress("principal directions")
+    rows += curve_over_directions(memories, queries)[1:]
+    for each in (kind, "gaussian"):
+        progress(f"numbers of memories, {each}")
+        rows += curve_over_memories(each)
+    return rows
+
+
+def _mnist_folder() -> Path:
+    return Path(os.environ.get("HOPFY_DATA") or "data") / "mnist"
+
+
 def data(kind: str, memories: int = 60_000, queries: int = 1_000) -> tuple[Tensor, Tensor]:
     """Memories and queries: "mnist" (from $HOPFY_DATA), "gaussian" or "low-rank", float32."""
     if kind == "mnist":
-        folder = Path(os.environ.get("HOPFY_DATA") or "data") / "mnist"
+        folder = _mnist_folder()
         train = _images(folder / "train-images-idx3-ubyte.gz")
         return train[:memories], _images(folder / "t10k-images-idx3-ubyte.gz")[:queries]
     generator = torch.Generator().manual_seed(0)
