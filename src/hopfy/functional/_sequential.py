@@ -176,12 +176,13 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         edges, *saved = ctx.saved_tensors
-        if not ctx.needs_input_grad[1]:
+        needs_edges, again = ctx.needs_input_grad[1], torch.is_grad_enabled()
+        if again and not needs_edges:
             return _Jacobian.apply(cotangent, edges, *saved), None, None  # type: ignore[no-untyped-call]
-        gradients = _gradients(kernel.Solution(*saved), edges, cotangent)
-        if torch.is_grad_enabled():
+        gradients = _gradients(kernel.Solution(*saved), edges, cotangent, needs_edges)
+        if again:
             gradients = _Once.apply(cotangent, *gradients)  # type: ignore[no-untyped-call]
-        return *gradients, None
+        return gradients[0], gradients[1] if needs_edges else None, None
 
 
 class _Jacobian(torch.autograd.Function):
