@@ -156,9 +156,9 @@ def _gradients(
     solution: kernel.Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
 ) -> tuple[Tensor, Tensor]:
     by_scores, by_edges = kernel.vjp(solution, _plain(edges), _plain(cotangent), wants_edges)
-    if len(edges) == 1:
-        by_edges = by_edges.sum(0, keepdim=True)
-    return by_scores.to(cotangent), by_edges.to(edges)
+    if wants_edges:
+        by_edges = (by_edges.sum(0, keepdim=True) if len(edges) == 1 else by_edges).to(edges)
+    return by_scores.to(cotangent), by_edges
 
 
 def _wants_subsets(edges: Tensor, needs_edges: bool) -> bool:
