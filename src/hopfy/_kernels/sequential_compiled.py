@@ -331,7 +331,8 @@ def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_g
             grad[i] = edge_grad[i] = 0.0
         if m == 0:
             signs(row.edge, row.sign)
-            relaxed_vjp(row.value, row.edge, row.unit, row.sign, row.theta, grad, edge_grad)
+            asked = edge_grad[: n if wants_edges else 0]
+            relaxed_vjp(row.value, row.edge, row.unit, row.sign, row.theta, grad, asked)
         elif count > 0:
             _active_vjp(row, vectors, inverse, grad, edge_grad)
         for i in range(n):

@@ -338,7 +338,7 @@ def _can_fill(total, ends, alone, budget):
 
 @part
 def relaxed_vjp(y, edge, unit, sign, cotangent, scores_grad, edges_grad):
-    r"""Gradients where the relaxation is exact.
+    r"""Gradients where the relaxation is exact; ``edges_grad`` (n), or empty if not wanted.
 
     A unit moves as one: :math:`d\tilde y_u = (\sum_i s_i d\theta_i / 2 - S_u d\lambda) / |u|` with
     :math:`S_u = \sum_i s_i`, and :math:`\sum_u S_u d\tilde y_u = 0`. The pair's marginal is one of
@@ -361,8 +361,7 @@ def relaxed_vjp(y, edge, unit, sign, cotangent, scores_grad, edges_grad):
         for i in range(start, stop):
             scores_grad[i] = sign[i] * share
         start = stop
-    edges_grad[0] = 0.0
-    for i in range(1, n):
+    for i in range(1, edges_grad.shape[0]):
         if edge[i] >= 0.0:
             edges_grad[i] = scores_grad[i] if y[i] < y[i - 1] else scores_grad[i - 1]
         elif y[i] + y[i - 1] > 1.0 and (unit[i] < 0 or unit[i] != unit[i - 1]):

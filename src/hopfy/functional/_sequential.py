@@ -156,9 +156,9 @@ def _gradients(
     solution: kernel.Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
 ) -> tuple[Tensor, Tensor]:
     by_scores, by_edges = kernel.vjp(solution, _plain(edges), _plain(cotangent), wants_edges)
-    if len(edges) == 1:
-        by_edges = by_edges.sum(0, keepdim=True)
-    return by_scores.to(cotangent), by_edges.to(edges)
+    if wants_edges:
+        by_edges = (by_edges.sum(0, keepdim=True) if len(edges) == 1 else by_edges).to(edges)
+    return by_scores.to(cotangent), by_edges
 
 
 def _wants_subsets(edges: Tensor, needs_edges: bool) -> bool:
@@ -176,12 +176,13 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         edges, *saved = ctx.saved_tensors
-        if not ctx.needs_input_grad[1]:
+        needs_edges, again = ctx.needs_input_grad[1], torch.is_grad_enabled()
+        if again and not needs_edges:
             return _Jacobian.apply(cotangent, edges, *saved), None, None  # type: ignore[no-untyped-call]
-        gradients = _gradients(kernel.Solution(*saved), edges, cotangent)
-        if torch.is_grad_enabled():
+        gradients = _gradients(kernel.Solution(*saved), edges, cotangent, needs_edges)
+        if again:
             gradients = _Once.apply(cotangent, *gradients)  # type: ignore[no-untyped-call]
-        return *gradients, None
+        return gradients[0], gradients[1] if needs_edges else None, None
 
 
 class _Jacobian(torch.autograd.Function):
