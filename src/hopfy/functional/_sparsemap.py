@@ -53,7 +53,8 @@ def sparsemap(
 
     The higher-order scores :math:`\theta_F`, if any, belong to the structure (for instance
     ``Chain(transition)``); they and the scores receive exact gradients, through the implicit
-    Jacobian of the active set.
+    Jacobian of the active set. At ties, where another active set gives the same marginals, the
+    Jacobian is that of the set that was found: finite, but not the only one.
 
     Args:
         scores: (..., *event), where the structure says how many trailing dimensions one problem has.
