@@ -66,7 +66,7 @@ def test_ksubsets(share: float, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision here")
-@pytest.mark.parametrize("size", [5_000, 100_000])
+@pytest.mark.parametrize("size", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.25, 1.5, 2.0])
 def test_long_rows_of_entmax(alpha: float, size: int) -> None:
     for scale in (1e-8, 0.3, 1.0, 3.0):

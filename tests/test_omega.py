@@ -99,7 +99,11 @@ def test_values_by_their_formulas() -> None:
     for omega in (hopfy.Shannon(), hopfy.Tsallis(1.0), hopfy.Tsallis(1 + 1e-9)):
         torch.testing.assert_close(omega.value(y), entropy)
     torch.testing.assert_close(hopfy.Norm(math.inf).value(y), torch.tensor([-0.5]).double())
-    assert hopfy.Tsallis(math.inf).value(y) == 0
+    flat = y.clone().requires_grad_()
+    value = hopfy.Tsallis(math.inf).value(flat)
+    value.sum().backward()
+    assert value == 0
+    assert (flat.grad == 0).all()
 
 
 def test_margins() -> None:

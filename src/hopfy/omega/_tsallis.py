@@ -41,10 +41,11 @@ class Tsallis(Omega):
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         alpha = as_parameter(self.alpha, weights, as_dim(dim, weights.ndim), ENTMAX_ALPHA)
         weights = weights.movedim(dim, -1)
+        finite = torch.where(alpha < torch.inf, alpha, 2.0)
         # sum (y^alpha - y) / (alpha - 1), as the weights sum to one: no loss near alpha = 1.
         logs = torch.log(torch.where(weights > 0, weights, 1.0))
-        value = (weights * logs * _expm1_ratio((alpha - 1) * logs)).sum(-1) / _flat(alpha)
-        return torch.where(_flat(alpha) == torch.inf, 0.0, value)
+        value = (weights * logs * _expm1_ratio((finite - 1) * logs)).sum(-1) / _flat(finite)
+        return torch.where(_flat(alpha) < torch.inf, value, 0.0)
 
     @property
     def margin(self) -> float:
