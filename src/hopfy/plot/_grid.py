@@ -127,15 +127,8 @@ def _frame(ax: Axes, row: int, found: Any, wanted: Any) -> None:
     for column, (one, other) in enumerate(zip(found, wanted, strict=True)):
         exact = np.array_equal(one, other)
         corner = (column * (width + _GAP) - 0.5, row * (height + _GAP) - 0.5)
-        ax.add_patch(
-            rectangle(
-                corner,
-                width,
-                height,
-                fill=False,
-                linewidth=1.6,
-                clip_on=False,
-                edgecolor=colour(2) if exact else colour(1),
-                linestyle="-" if exact else ":",
-            )  # fmt: skip
-        )
+        edge = colour(2) if exact else colour(1)
+        style = "-" if exact else ":"
+        frame = rectangle(corner, width, height, fill=False, edgecolor=edge, linestyle=style)
+        frame.set(linewidth=1.6, clip_on=False)
+        ax.add_patch(frame)

@@ -142,8 +142,24 @@ def trajectory(
         paths[..., 0], paths[..., 1], color=INK, linewidth=1.1, zorder=3, path_effects=halo,
         marker=".", markersize=2.5,
     )  # fmt: skip
-    ax.scatter(*paths[0].T, s=22, facecolors="white", edgecolors=INK, linewidths=1.0, zorder=4)
-    ax.scatter(*paths[-1].T, s=16, color=INK, edgecolors="white", linewidths=0.6, zorder=5)
+    ax.scatter(
+        paths[0, :, 0],
+        paths[0, :, 1],
+        s=22,
+        facecolors="white",
+        edgecolors=INK,
+        linewidths=1.0,
+        zorder=4,
+    )
+    ax.scatter(
+        paths[-1, :, 0],
+        paths[-1, :, 1],
+        s=16,
+        color=INK,
+        edgecolors="white",
+        linewidths=0.6,
+        zorder=5,
+    )
     ax.set_xlabel(plane.labels[0])
     ax.set_ylabel(plane.labels[1])
     return ax
@@ -154,7 +170,7 @@ def _draw_patterns(ax: Axes, network: HopfieldNetwork, plane: Slice) -> None:
     colours = [colour(number) for number in range(len(places))]
     many = len(places) > _NAMED
     ax.scatter(
-        *places.T, s=18 if many else 110, c=colours, marker="o" if many else "*", zorder=6,
+        places[:, 0], places[:, 1], s=18 if many else 110, c=colours, marker="o" if many else "*", zorder=6,
         edgecolors="white", linewidths=0.6 if many else 1.0, clip_on=False,
     )  # fmt: skip
     if many:
