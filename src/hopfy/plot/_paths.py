@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hopfy.omega import Omega, omega_from
+from hopfy.omega import Omega, SparseMAP, omega_from
 from hopfy.plot._style import colour, fresh_axes, name_of, pyplot
+from hopfy.structures import SequentialKSubsets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["regularization_path"]
+__all__ = ["regularization_path", "weights_over"]
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
@@ -66,9 +67,20 @@ def regularization_path(
     return axes
 
 
+def weights_over(omega: Omega, theta: Tensor, temperatures: Tensor) -> Tensor:
+    """The weights (T, N); scores of transitions are divided by the temperature like all others."""
+    scores = theta / temperatures.unsqueeze(-1)
+    structure = omega.structure if isinstance(omega, SparseMAP) else None
+    if isinstance(structure, SequentialKSubsets) and isinstance(structure.transition, int | float):
+        transition = structure.transition / temperatures.unsqueeze(-1)
+        edges = transition.expand(-1, theta.numel() - 1)
+        omega = SparseMAP(SequentialKSubsets(structure.k, edges))
+    return omega(scores)
+
+
 def _path(omega: Omega, theta: Tensor, temperatures: Tensor, legend: bool, ax: Axes) -> Axes:
     with torch.no_grad():
-        weights = omega(theta / temperatures.to(theta).unsqueeze(-1)).cpu().numpy()
+        weights = weights_over(omega, theta, temperatures.to(theta)).cpu().numpy()
     for number, score in enumerate(theta.tolist()):
         style = _STYLES[number // 7 % len(_STYLES)] if theta.numel() > 7 else _STYLES[number % 5]
         ax.plot(
