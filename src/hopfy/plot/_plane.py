@@ -175,10 +175,13 @@ def _draw_patterns(ax: Axes, network: HopfieldNetwork, plane: Slice) -> None:
     )  # fmt: skip
     if many:
         return
+    middle = (places.min(0) + places.max(0)) / 2
     for number, place in enumerate(places):
+        x, y = (5.0 if at <= centre else -5.0 for at, centre in zip(place, middle, strict=True))
         ax.annotate(
-            str(number), place, xytext=(5, 4), textcoords="offset points", fontsize=7,
-            color=INK, zorder=7, path_effects=[_outline(2.0)],
+            str(number), place, xytext=(x, y), textcoords="offset points", fontsize=7, color=INK,
+            ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top", zorder=7,
+            path_effects=[_outline(2.0)],
         )  # fmt: skip
 
 
