@@ -111,9 +111,7 @@ def _versions() -> dict[str, str]:
 
 
 def _write(run: Run) -> None:
-    rows = [
-        {**asdict(row), "difference": row.difference, "agrees": row.agrees} for row in run.rows
-    ]
+    rows = [{**asdict(row), "difference": row.difference, "agrees": row.agrees} for row in run.rows]
     figures = [asdict(figure) for figure in run.figures]
     whole = {**run.record, "results": run.results, "comparison": rows, "figures": figures}
     with replacing(run.folder / "results.json") as file:
