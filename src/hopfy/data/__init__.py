@@ -6,13 +6,13 @@
 """
 
 from hopfy.data._digits import digits
-from hopfy.data._files import DataMissing, Dataset, RemoteFile
+from hopfy.data._files import MissingDataError, Dataset, RemoteFile
 from hopfy.data._images import Images
 from hopfy.data._mnist import mnist
 from hopfy.data._registry import dataset, datasets
 
 __all__ = [
-    "DataMissing",
+    "MissingDataError",
     "Dataset",
     "Images",
     "RemoteFile",

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DataMissing", "Dataset", "RemoteFile", "cache_folder", "sha256_of"]
+__all__ = ["MissingDataError", "Dataset", "RemoteFile", "cache_folder", "sha256_of"]
 
 
-class DataMissing(RuntimeError):
+class MissingDataError(RuntimeError):
     """A data set is not here; the message says how to get it."""
 
 
@@ -72,8 +72,10 @@ class Dataset:
         return self._download(file)
 
     def fetch(self) -> Path:
-        """Make sure that every file is here and right; returns the folder of the first one."""
-        return [self.path(file.name) for file in self.files][0].parent
+        """Make sure that every file is here and right; returns the folder of the last one."""
+        for file in self.files:
+            folder = self.path(file.name).parent
+        return folder
 
     def _folders(self) -> list[Path]:
         own = os.environ.get("HOPFY_DATA")
@@ -102,8 +104,8 @@ class Dataset:
                 reason = error
         raise self._missing(file, "no mirror could be reached") from reason
 
-    def _missing(self, file: RemoteFile, why: str) -> DataMissing:
-        return DataMissing(
+    def _missing(self, file: RemoteFile, why: str) -> MissingDataError:
+        return MissingDataError(
             f"{self.name} is missing its file {file.name} and {why}; with a network run "
             f"`hopfy data fetch {self.name}`, or set HOPFY_DATA to a folder in which "
             f"{self.name}/{file.name} lies (from {self.mirrors[0]}/{file.name})."
@@ -136,7 +138,7 @@ def sha256_of(path: Path) -> str:
 def _check(path: Path, file: RemoteFile) -> None:
     found = sha256_of(path)
     if found != file.sha256:
-        raise DataMissing(
+        raise MissingDataError(
             f"expected {path} with SHA-256 {file.sha256}, got {found}; delete the file and fetch "
             "it again."
         )
