@@ -6,15 +6,15 @@
 """
 
 from hopfy.data._digits import digits
-from hopfy.data._files import MissingDataError, Dataset, RemoteFile
+from hopfy.data._files import Dataset, MissingDataError, RemoteFile
 from hopfy.data._images import Images
 from hopfy.data._mnist import mnist
 from hopfy.data._registry import dataset, datasets
 
 __all__ = [
-    "MissingDataError",
     "Dataset",
     "Images",
+    "MissingDataError",
     "RemoteFile",
     "dataset",
     "datasets",

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MissingDataError", "Dataset", "RemoteFile", "cache_folder", "sha256_of"]
+__all__ = ["Dataset", "MissingDataError", "RemoteFile", "cache_folder", "sha256_of"]
 
 
 class MissingDataError(RuntimeError):

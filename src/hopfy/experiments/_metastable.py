@@ -39,9 +39,8 @@ def metastable_sizes(
             sizes[active] = update.weights.counts
         moved = (update.states != states[active]).any(1)
         states[active] = update.states
-        # The weights of softmax are streamed, not kept: they are counted below, for everyone.
-        active = active if dense else active[moved]
-    if dense:
+        active = active[moved]
+    if dense:  # these weights are streamed, not kept, so they are counted now and for everyone
         return _dense_sizes(index.memories, states, omega, beta)
     last = index.update(states[active], omega, beta).weights
     if last is not None:
