@@ -91,7 +91,7 @@ class Experiment(ABC, Generic[C]):
     title: ClassVar[str]
     profiles: ClassVar[Mapping[str, Any]]
 
-    def data_checksum(self, config: C) -> str | None:
+    def data_checksum(self, config: C) -> str | None:  # noqa: ARG002
         """Identifies the data that ``config`` reads; None if it reads none."""
         return None
 

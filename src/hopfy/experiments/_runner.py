@@ -85,6 +85,7 @@ def reproduce(
         "threads": torch.get_num_threads(),
         "wall_seconds": round(seconds, 3),
         "parts_computed": store.computed,
+        "parts_seconds": round(store.seconds, 3),
     }
     rows = list(experiment.compare(results))
     figures = list(experiment.draw(results, folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class Store:
         self.depends_on = _plain(dict(depends_on or {}))
         self.computed = 0
         """How many parts were computed here rather than found."""
+        self.seconds = 0.0
+        """How long all parts that were asked for took, in this run or in an earlier one."""
 
     def part(self, name: str, compute: Callable[[], Any]) -> Any:
         """The part called ``name``: the stored one, or the result of ``compute``, stored.
@@ -46,13 +49,22 @@ class Store:
         path = self.path(name)
         found = self._read(path, name)
         if found is not None:
+            self.seconds += found["seconds"]
             return found["result"]
+        begun = time.perf_counter()
         result = _plain(compute())
-        record = {"part": name, "depends_on": self.depends_on, "result": result}
+        seconds = time.perf_counter() - begun
+        record = {
+            "part": name,
+            "depends_on": self.depends_on,
+            "seconds": seconds,
+            "result": result,
+        }
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(json.dumps(record, indent=1, allow_nan=True).encode())
         self.computed += 1
+        self.seconds += seconds
         return result
 
     def path(self, name: str) -> Path:
@@ -68,7 +80,7 @@ class Store:
             return None
         except ValueError:
             return None  # not ours, or damaged by a disk: computed again and replaced
-        if not isinstance(record, dict) or "result" not in record:
+        if not isinstance(record, dict) or not {"result", "seconds"} <= record.keys():
             return None
         same = record.get("part") == name and record.get("depends_on") == self.depends_on
         return record if same else None
