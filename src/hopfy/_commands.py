@@ -63,6 +63,65 @@ def bench(
 
 
 @app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path(
+        "hopfy-report"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Recall damaged digits, run every experiment quickly, and write one page about it all."""
+    from hopfy import demo, experiments
+    from hopfy.experiments import _show
+    from hopfy.report import section_of, write_page
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with console.status("recalling damaged digits (the first run compiles the maps)"):
+            shown = demo.recall_digits(seed)
+        section = demo.section(shown)
+        console.print(_plain_table(section.title, section.tables[0]))
+        sections = [section]
+        for name in experiments.names():
+            with _show.ShownProgress(console) as progress:
+                run = experiments.reproduce(
+                    experiments.load(name), out, profile="quick", seed=seed, progress=progress
+                )
+            console.print(_show.summary(run), highlight=False, soft_wrap=True)
+            sections.append(section_of(run))
+        page = write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
+    except OSError as error:
+        raise _sentence(f"cannot use {error.filename or out}: {error.strerror}.") from None
+    except (ImportError, ValueError) as error:
+        raise _sentence(str(error)) from None
+    console.print(f"\nThe page: {page}\n\nTry next:", highlight=False, soft_wrap=True)
+    for command in _NEXT:
+        console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+_TITLE = "hopfy: sparse and structured Hopfield networks"
+_LEAD = (
+    "What this library does, shown with the data that scikit-learn brings and with generated data: "
+    "the quick profiles of the paper's experiments (Santos, Niculae, McNamee, Martins: Sparse and "
+    "Structured Hopfield Networks, ICML 2024), beside what the paper says."
+)
+_NEXT = (
+    "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
+    "hopfy data list                        # data sets, and how to get them",
+    "hopfy reproduce table1 --profile paper # Table 1 on MNIST, every published cell",
+    "hopfy bench                            # how fast the maps are",
+)
+
+
+def _plain_table(title: str, content: Any) -> Table:
+    table = Table(title=title)
+    for place, heading in enumerate(content.headings):
+        table.add_column(heading, justify="left" if place < 2 else "right")
+    for line in content.lines:
+        table.add_row(*line)
+    return table
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="fig2, fig3, table1, theory ..., or all.")],
     profile: Annotated[str, typer.Option(help="quick or paper.")] = "quick",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hopfy.memory import AssociativeMemory
 from hopfy.network import HopfieldNetwork
@@ -27,6 +28,7 @@ def recall_grid(
     queries: Any = None,
     truth: Any = None,
     shape: tuple[int, int] | None = None,
+    render: Callable[[Tensor], Tensor] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """One row of small pictures for each name, one column for each cue.
@@ -38,6 +40,7 @@ def recall_grid(
         truth: the pictures that should come back; each exact answer of a network or memory gets a
             green frame, each other one an orange, dotted one.
         shape: (H, W); by default a square.
+        render: turns rows (M, D) into what is to be seen, for instance undoes a normalisation.
         ax: where to draw; a new figure by default.
 
     >>> import torch, hopfy, hopfy.plot
@@ -51,7 +54,11 @@ def recall_grid(
     """
     if not isinstance(rows, Mapping) or not rows:
         raise TypeError(f"expected a mapping of names to pictures or networks, got {rows!r}.")
-    pictures = {name: _pictures(source, queries, shape) for name, source in rows.items()}
+    found = {name: _recalled(source, queries) for name, source in rows.items()}
+    pictures = {
+        name: _as_pictures(each if render is None else render(each), shape)
+        for name, each in found.items()
+    }
     count, height, width = next(iter(pictures.values())).shape
     for name, stack in pictures.items():
         if stack.shape != (count, height, width):
@@ -62,10 +69,10 @@ def recall_grid(
     ax = fresh_axes(ax, 0.62 * count + 1.6, 0.62 * len(rows) + 0.3)
     ax.imshow(_mosaic(list(pictures.values())), cmap="gray_r", interpolation="nearest")
     if truth is not None:
-        wanted = _as_pictures(truth, shape)
         for row, (name, source) in enumerate(rows.items()):
             if isinstance(source, HopfieldNetwork | AssociativeMemory):
-                _frame(ax, row, pictures[name], wanted)
+                exact = found[name] == torch.as_tensor(truth)
+                _frame(ax, row, exact.flatten(1).all(-1).tolist(), (height, width))
     middle = (np.arange(len(rows)) * (height + _GAP)) + (height - 1) / 2
     ax.set_yticks(middle, list(rows), fontsize=8)
     ax.set_xticks([])
@@ -74,19 +81,19 @@ def recall_grid(
     return ax
 
 
-def _pictures(source: Any, queries: Any, shape: tuple[int, int] | None) -> Any:
+def _recalled(source: Any, queries: Any) -> Tensor:
     if not isinstance(source, HopfieldNetwork | AssociativeMemory):
-        return _as_pictures(source, shape)
+        return torch.as_tensor(source).detach()
     if queries is None:
         raise ValueError("expected queries (the cues) beside a network or memory, got none.")
     if isinstance(source, AssociativeMemory):
-        return _as_pictures(source.recall(queries).patterns, shape)
+        return torch.as_tensor(source.recall(queries).patterns)
     with torch.no_grad():
-        return _as_pictures(source.retrieve(torch.as_tensor(queries)).state, shape)
+        return source.retrieve(torch.as_tensor(queries)).state
 
 
-def _as_pictures(pictures: Any, shape: tuple[int, int] | None) -> Any:
-    array = np.asarray(torch.as_tensor(pictures).detach().cpu(), dtype=float)
+def _as_pictures(pictures: Tensor, shape: tuple[int, int] | None) -> Any:
+    array = np.asarray(pictures.detach().cpu(), dtype=float)
     if array.ndim == 3:
         return array
     if array.ndim != 2:
@@ -121,14 +128,12 @@ def _stretched(picture: Any) -> Any:
     return (picture - known.min()) / (known.max() - known.min())
 
 
-def _frame(ax: Axes, row: int, found: Any, wanted: Any) -> None:
+def _frame(ax: Axes, row: int, exact: list[bool], size: tuple[int, int]) -> None:
     rectangle = pyplot().Rectangle
-    _, height, width = found.shape
-    for column, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        exact = np.array_equal(one, other)
+    height, width = size
+    for column, same in enumerate(exact):
         corner = (column * (width + _GAP) - 0.5, row * (height + _GAP) - 0.5)
-        edge = colour(2) if exact else colour(1)
-        style = "-" if exact else ":"
+        edge, style = (colour(2), "-") if same else (colour(1), ":")
         frame = rectangle(corner, width, height, fill=False, edgecolor=edge, linestyle=style)
         frame.set(linewidth=1.6, clip_on=False)
         ax.add_patch(frame)
