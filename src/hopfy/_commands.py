@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -74,6 +75,8 @@ def demo(
     from hopfy.experiments import _show
     from hopfy.report import section_of, write_page
 
+    # All problems here are small: threads would only wait for each other.
+    torch.set_num_threads(1)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with console.status("recalling damaged digits (the first run compiles the maps)"):
@@ -113,9 +116,9 @@ _NEXT = (
 
 
 def _plain_table(title: str, content: Any) -> Table:
-    table = Table(title=title)
+    table = Table(title=title, box=box.SIMPLE)
     for place, heading in enumerate(content.headings):
-        table.add_column(heading, justify="left" if place < 2 else "right")
+        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
     for line in content.lines:
         table.add_row(*line)
     return table
