@@ -227,7 +227,7 @@ def section(demo: Demo) -> Section:
         "a stored digit back, only a blend that may be close; the sparse maps give it back bit for "
         "bit, in a step or two, with a proof that it is a fixed point. A memory that is told which "
         f"pixels are missing does best. The structured maps see two of {PAIRED} digits on top of "
-        "each other and name both.",
+        "each other and, nearly always, name both.",
         [Picture(png, caption) for png, caption in demo.pictures],
         [Table(HEADINGS, lines)],
         [

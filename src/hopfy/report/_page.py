@@ -17,6 +17,8 @@ __all__ = ["Picture", "Section", "Table", "page", "section_of", "write_page"]
 
 # Longer comparisons are folded away behind their summary.
 _OPEN_ROWS = 8
+# Pixels; the letters of wider pictures would be too small on a phone.
+_WIDE = 1100
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Picture:
     def address(self) -> str:
         """The picture itself as a data address: the page loads nothing."""
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+    @property
+    def wide(self) -> bool:
+        """Whether a phone should scroll over it rather than shrink it."""
+        return int.from_bytes(self.png[16:20], "big") > _WIDE  # the width in a PNG's header
 
 
 @dataclass(frozen=True)
@@ -114,12 +121,13 @@ def _comparison(rows: Sequence[Row]) -> Table:
     lines = [
         [row.name, _number(row.ours), _number(row.paper), _number(row.difference)] for row in rows
     ]
+    verdict = f"{agree} of {len(judged)} comparable ones agree" if judged else "none comparable"
     words = {True: "yes", False: "no", None: ""}
     return Table(
         ["", "ours", "paper or theory", "difference"],
         lines,
         [words[row.agrees] for row in rows],
-        f"{len(rows)} numbers, {agree} of {len(judged)} comparable ones agree",
+        f"{len(rows)} numbers, {verdict}",
     )
 
 
