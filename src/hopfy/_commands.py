@@ -71,34 +71,40 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
     """Recall damaged digits, run every experiment quickly, and write one page about it all."""
-    from hopfy import demo, experiments
-    from hopfy.experiments import _show
-    from hopfy.report import section_of, write_page
-
+    threads = torch.get_num_threads()
     # All problems here are small: threads would only wait for each other.
     torch.set_num_threads(1)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with console.status("recalling damaged digits (the first run compiles the maps)"):
-            shown = demo.recall_digits(seed)
-        section = demo.section(shown)
-        console.print(_plain_table(section.title, section.tables[0]))
-        sections = [section]
-        for name in experiments.names():
-            with _show.ShownProgress(console) as progress:
-                run = experiments.reproduce(
-                    experiments.load(name), out, profile="quick", seed=seed, progress=progress
-                )
-            console.print(_show.summary(run), highlight=False, soft_wrap=True)
-            sections.append(section_of(run))
-        page = write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
+        page = _write_demo(out, seed)
     except OSError as error:
         raise _sentence(f"cannot use {error.filename or out}: {error.strerror}.") from None
     except (ImportError, ValueError) as error:
         raise _sentence(str(error)) from None
+    finally:
+        torch.set_num_threads(threads)
     console.print(f"\nThe page: {page}\n\nTry next:", highlight=False, soft_wrap=True)
     for command in _NEXT:
         console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _write_demo(out: Path, seed: int) -> Path:
+    from hopfy import demo, experiments
+    from hopfy.experiments import _show
+    from hopfy.report import section_of, write_page
+
+    out.mkdir(parents=True, exist_ok=True)
+    with console.status("recalling damaged digits (the first run compiles the maps)"):
+        section = demo.section(demo.recall_digits(seed))
+    console.print(_plain_table(section.title, section.tables[0]))
+    sections = [section]
+    for name in experiments.names():
+        with _show.ShownProgress(console) as progress:
+            run = experiments.reproduce(
+                experiments.load(name), out, profile="quick", seed=seed, progress=progress
+            )
+        console.print(_show.summary(run), highlight=False, soft_wrap=True)
+        sections.append(section_of(run))
+    return write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
 
 
 _TITLE = "hopfy: sparse and structured Hopfield networks"
