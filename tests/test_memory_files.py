@@ -18,8 +18,8 @@ import torch
 
 import hopfy
 from hopfy import AssociativeMemory
+from hopfy._atomic import replacing, temporary_beside
 from hopfy.memory import _files, _format
-from hopfy.memory._atomic import replacing, temporary_beside
 
 
 def make(count: int = 9, **options) -> AssociativeMemory:

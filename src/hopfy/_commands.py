@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_app = typer.Typer(help="Data sets: what there is, and how to get it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 console = Console()
 
 
@@ -61,6 +64,158 @@ def _fields(row: Any) -> dict[str, Any]:
 def _fail(sentence: str) -> NoReturn:
     Console(stderr=True).print(sentence, style="red")
     raise typer.Exit(2)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path(
+        "hopfy-report"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Recall damaged digits, run every experiment quickly, and write one page about it all."""
+    threads = torch.get_num_threads()
+    # All problems here are small: threads would only wait for each other.
+    torch.set_num_threads(1)
+    try:
+        page = _write_demo(out, seed)
+    except OSError as error:
+        raise _sentence(f"cannot use {error.filename or out}: {error.strerror}.") from None
+    except (ImportError, ValueError) as error:
+        raise _sentence(str(error)) from None
+    finally:
+        torch.set_num_threads(threads)
+    console.print(f"\nThe page: {page}\n\nTry next:", highlight=False, soft_wrap=True)
+    for command in _NEXT:
+        console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _write_demo(out: Path, seed: int) -> Path:
+    from hopfy import demo, experiments
+    from hopfy.experiments import _show
+    from hopfy.report import section_of, write_page
+
+    out.mkdir(parents=True, exist_ok=True)
+    with console.status("recalling damaged digits (the first run compiles the maps)"):
+        section = demo.section(demo.recall_digits(seed))
+    console.print(_plain_table(section.title, section.tables[0]))
+    sections = [section]
+    for name in experiments.names():
+        with _show.ShownProgress(console) as progress:
+            run = experiments.reproduce(
+                experiments.load(name), out, profile="quick", seed=seed, progress=progress
+            )
+        console.print(_show.summary(run), highlight=False, soft_wrap=True)
+        sections.append(section_of(run))
+    return write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
+
+
+_TITLE = "hopfy: sparse and structured Hopfield networks"
+_LEAD = (
+    "What this library does, shown with the data that scikit-learn brings and with generated data: "
+    "the quick profiles of the paper's experiments (Santos, Niculae, McNamee, Martins: Sparse and "
+    "Structured Hopfield Networks, ICML 2024), beside what the paper says."
+)
+_NEXT = (
+    "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
+    "hopfy data list                        # data sets, and how to get them",
+    "hopfy reproduce table1 --profile paper # Table 1 on MNIST, every published cell",
+    "hopfy bench                            # how fast the maps are",
+)
+
+
+def _plain_table(title: str, content: Any) -> Table:
+    table = Table(title=title, box=box.SIMPLE)
+    for place, heading in enumerate(content.headings):
+        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
+    for line in content.lines:
+        table.add_row(*line)
+    return table
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig2, fig3, table1, theory ..., or all.")],
+    profile: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
+) -> None:
+    """Run an experiment of the paper and set its numbers beside the published ones.
+
+    A run that was stopped goes on where it was.
+    """
+    from hopfy import experiments
+
+    if name != "all" and name not in experiments.names():
+        known = ", ".join([*experiments.names(), "all"])
+        raise _sentence(f"expected an experiment among {known}, got {name!r}.")
+    chosen = experiments.names() if name == "all" else [name]
+    failed = [one for one in chosen if not _reproduced(one, profile, seed, out)]
+    if failed:
+        raise typer.Exit(1)
+
+
+def _reproduced(name: str, profile: str, seed: int, out: Path) -> bool:
+    """Run one experiment and show it; False, with a sentence on stderr, if something is wrong."""
+    from hopfy import experiments
+    from hopfy.data import MissingDataError
+    from hopfy.experiments import _show
+
+    try:
+        with _show.ShownProgress(console) as progress:
+            run = experiments.reproduce(
+                experiments.load(name), out, profile=profile, seed=seed, progress=progress
+            )
+    except KeyboardInterrupt:
+        raise _sentence(f"{name} was stopped; the same command goes on from here.", 130) from None
+    except OSError as error:
+        typer.echo(f"{name}: cannot use {error.filename or out}: {error.strerror}.", err=True)
+        return False
+    except (MissingDataError, ImportError, ValueError) as error:
+        typer.echo(f"{name}: {error}", err=True)
+        return False
+    console.print(_show.comparison_table(run))
+    console.print(run.experiment.explain(run.results), highlight=False)
+    console.print(_show.summary(run), highlight=False, soft_wrap=True)
+    if run.disagreements:
+        count = len(run.disagreements)
+        typer.echo(f"{name}: numbers further from the paper than allowed: {count}.", err=True)
+    return not run.disagreements
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show every data set and where it lies."""
+    from hopfy.data import datasets
+
+    table = Table()
+    for heading in ("name", "what", "size", "where"):
+        table.add_column(heading, overflow="fold")
+    for one in datasets():
+        where = one.where()
+        place = f"not here: hopfy data fetch {one.name}" if where is None else str(where)
+        table.add_row(one.name, one.title, f"{one.size / 1e6:.1f} MB", place)
+    console.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="See hopfy data list.")]) -> None:
+    """Download a data set, or check the one that is here."""
+    from hopfy.data import MissingDataError, dataset
+
+    try:
+        folder = dataset(name).fetch()
+    except OSError as error:
+        raise _sentence(f"cannot use {error.filename}: {error.strerror}.") from None
+    except (MissingDataError, ValueError) as error:
+        raise _sentence(str(error)) from None
+    console.print(f"{name} is complete in {folder}", soft_wrap=True)
+
+
+def _sentence(text: str, code: int = 1) -> typer.Exit:
+    """Say what is wrong on stderr, and leave."""
+    typer.echo(text, err=True)
+    return typer.Exit(code)
 
 
 def _record(path: Path, results: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``hopfy demo`` and ``hopfy bench``."""
+"""The command line: ``hopfy reproduce``, ``hopfy data`` and ``hopfy bench``."""
 
 from __future__ import annotations
 

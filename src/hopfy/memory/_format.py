@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy.memory._atomic import replacing
+from hopfy._atomic import replacing
 from hopfy.memory._blocks import blocks
 
 __all__ = ["StoredFile", "Streamed", "write"]

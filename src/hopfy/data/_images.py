@@ -1,0 +1,16 @@
+"""Labelled images."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Images"]
+
+
+class Images(NamedTuple):
+    """``images`` (N, height, width), as stored, and ``labels`` (N,), int64."""
+
+    images: Tensor
+    labels: Tensor
