@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,6 +237,21 @@ def test_sizes_equal_a_plain_computation(published, beta):
     theirs = plain_sizes(memories, queries, omega, beta)
     assert torch.equal(ours, theirs)
     assert len(set(theirs.tolist())) > 1 or beta == 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path(os.environ.get("HOPFY_DATA") or "missing", "mnist").is_dir(),
+    reason="MNIST is not in $HOPFY_DATA",
+)
+def test_sizes_on_mnist_equal_a_plain_computation():
+    memories = data.mnist("train").images.flatten(1).float() / 127.5 - 1
+    queries = data.mnist("test").images[:6].flatten(1).float() / 127.5 - 1
+    index = ExactIndex(memories)
+    for published in METASTABLE_STATES[:8]:
+        omega = hopfy.omega_from(published.omega)
+        ours = metastable_sizes(index, queries, omega, published.beta)
+        assert torch.equal(ours, plain_sizes(memories, queries, omega, published.beta)), omega
 
 
 def test_published_columns_are_percentages():
