@@ -77,5 +77,5 @@ def summary(run: Run) -> str:
     """One line: how many of the judged numbers agree, and where the results are."""
     judged = sum(row.agrees is not None for row in run.rows)
     agree = judged - len(run.disagreements)
-    verdict = f"{agree} of {judged} published numbers agree" if judged else "nothing to judge here"
+    verdict = f"{agree} of {judged} comparisons agree" if judged else "nothing to judge here"
     return f"{run.experiment.name}: {verdict}; see {run.folder / 'results.json'}"

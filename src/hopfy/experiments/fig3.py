@@ -103,13 +103,14 @@ class Fig3(Experiment[Fig3Config]):
 
     def explain(self, results: Mapping[str, Any]) -> str:
         shares = [_entry(results, name, 10.0)["single_percent"] for name in MAPS]
-        even = {m: _entry(results, m, 1.0)["evenness"] for m in ("1.5-entmax", "5-normmax")}
+        even = {m: _entry(results, m, 1.0)["evenness"] for m in MAPS}
         return (
             f"At beta 10 softmax brings {shares[0]:.0f}% of the points to one pattern (within "
             f"0.01), 1.5-entmax {shares[1]:.0f}% and 2-entmax {shares[2]:.0f}%: the larger alpha, "
             f"the more single patterns. Where normmax mixes patterns it averages them evenly: at "
             f"beta 1 the evenness of its mixtures (1 is a uniform average) is "
-            f"{even['5-normmax']:.3f} for 5-normmax and {even['1.5-entmax']:.3f} for 1.5-entmax. "
+            f"{even['2-normmax']:.3f} for 2-normmax and {even['5-normmax']:.3f} for 5-normmax, "
+            f"against {even['1.5-entmax']:.3f} for 1.5-entmax and {even['2-entmax']:.3f} for 2-entmax. "
             "The energies of 5-normmax use the 5-norm."
         )
 
