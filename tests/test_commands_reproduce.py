@@ -86,7 +86,7 @@ def test_agreement_is_shown_and_recorded(tmp_path, use):
     result = hopfy("reproduce", "fake", "--out", tmp_path, "--seed", 3, "--profile", "paper")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
-    assert "1 of 1 published numbers agree" in result.stdout
+    assert "1 of 1 comparisons agree" in result.stdout
     assert "It explains itself." in result.stdout
     assert "yes" in result.stdout
     record = json.loads((tmp_path / "fake" / "results.json").read_text())
@@ -99,7 +99,7 @@ def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
     assert is_one_sentence(result, "fake", "further from the paper")
     assert "NO" in result.stdout
     assert "+0.20" in result.stdout
-    assert "0 of 1 published numbers agree" in result.stdout
+    assert "0 of 1 comparisons agree" in result.stdout
 
 
 def test_wrong_names(tmp_path):
