@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count
 from typing import Any
 
 import torch
@@ -14,6 +14,9 @@ __all__ = ["over_rows"]
 
 # Below this many entries a second thread costs more than it saves.
 _WORTH_A_THREAD = 32_768
+# Pieces per thread: torch's own threads keep spinning for a while after their work, so one of ours
+# may get only half a core, and the others should not wait for it.
+_PIECES = 6
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
@@ -23,16 +26,29 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     """Call ``kernel(start, stop, *arguments)`` until every row is covered; return its answers.
 
     ``work`` estimates the whole cost in entries touched; it decides how many threads take part. The
-    calling thread takes a share itself, so nested and concurrent calls cannot wait for each other.
+    calling thread takes pieces itself, and never waits for a thread that has not begun, so nested
+    and concurrent calls cannot block each other.
     """
     threads = min(torch.get_num_threads(), rows, work // _WORTH_A_THREAD)
     if threads <= 1:
         return [kernel(0, rows, *arguments)]
-    edges = [rows * part // threads for part in range(threads + 1)]
+    pieces = min(rows, threads * _PIECES)
+    edges = [rows * piece // pieces for piece in range(pieces + 1)]
+    tickets = count()  # taking the next number is atomic
+
+    def drain() -> list[Any]:
+        answers = []
+        while (piece := next(tickets)) < pieces:
+            answers.append(kernel(edges[piece], edges[piece + 1], *arguments))
+        return answers
+
     pool = _shared_pool(threads - 1)
-    others = [pool.submit(kernel, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
-    own = kernel(edges[0], edges[1], *arguments)
-    return [own, *(other.result() for other in others)]
+    helpers = [pool.submit(drain) for _ in range(threads - 1)]
+    answers = drain()
+    for helper in helpers:
+        if not helper.cancel():
+            answers += helper.result()
+    return answers
 
 
 def _shared_pool(size: int) -> ThreadPoolExecutor:

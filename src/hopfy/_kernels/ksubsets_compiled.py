@@ -13,7 +13,8 @@ from hopfy._kernels._rows_compiled import collect, row_top, type_of
 __all__ = ["ksubsets_backward", "ksubsets_forward"]
 
 _STEPS = 200  # the root search needs about five
-_SEGMENT = 32  # entries per segment whose maxima bound the k-th largest score from below
+_SEGMENT = 32  # a long row is cut into segments of this size,
+_LANES = 32  # a short one into this many interleaved parts
 
 
 @jit
@@ -53,13 +54,21 @@ def ksubsets_forward(start, stop, scores, bits, k, weights):
 
 @jit
 def _kth_bound(row, bits, k, tops):
-    """A lower bound of the k-th largest score: the k-th largest maximum of a segment."""
+    """A lower bound of the k-th largest score: the k-th largest among maxima of parts of the row."""
     segments = row.shape[0] // _SEGMENT
-    if segments < k:
+    if segments >= 4 * k:
+        for s in range(segments):
+            tops[s] = -np.float64(row_top(bits[s * _SEGMENT : (s + 1) * _SEGMENT])[0])
+        return -_select(tops, segments, k)
+    if row.shape[0] < _LANES or 2 * k > _LANES:
         return -np.inf
-    for s in range(segments):
-        tops[s] = -np.float64(row_top(bits[s * _SEGMENT : (s + 1) * _SEGMENT])[0])
-    return -_select(tops, segments, k)
+    for j in range(_LANES):
+        tops[j] = -np.float64(row[j])
+    for start in range(_LANES, row.shape[0] - _LANES + 1, _LANES):
+        for j in range(_LANES):
+            v = -np.float64(row[start + j])
+            tops[j] = v if v < tops[j] else tops[j]
+    return -_select(tops, _LANES, k)
 
 
 @jit

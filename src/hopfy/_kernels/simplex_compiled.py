@@ -47,8 +47,8 @@ def _candidates(row, top, margin, gamma, d, index):
 
 @jit
 def _is_cheap(gamma):
-    """Exponents whose powers need no logarithm: entmax 1.5, 1.25 and normmax 2."""
-    return gamma == 2.0 or gamma == 4.0
+    """Exponents whose powers need no logarithm: entmax 2, 1.5, 1.25 and normmax inf, 2."""
+    return gamma == 1.0 or gamma == 2.0 or gamma == 4.0
 
 
 @jit
@@ -59,7 +59,9 @@ def _root(d, index, count, sparse, gamma, margin, powers):
     outside can be dropped for good.
     """
     if gamma == 1.0:
-        return _linear_root(d, index, count, margin)
+        if sparse:
+            return _linear_root(d, index, count, margin)
+        return _short_linear_root(d, count, margin), count
     s = margin
     if sparse and not _is_cheap(gamma) and gamma < 4.0:
         # The root grows with gamma: a few cheap steps for the next larger exponent bound it.
@@ -110,6 +112,22 @@ def _linear_root(d, index, count, margin):
         if kept == count:
             return s, count
         count = kept
+
+
+@jit
+def _short_linear_root(d, count, margin):
+    """The same for a short row, without moving candidates: Newton on whole vectors."""
+    s = margin
+    while True:
+        total, inside = 0.0, 0
+        for j in range(count):
+            u = s - d[j]
+            total += u if u > 0.0 else 0.0
+            inside += np.int64(u > 0.0)
+        lower = s - (total - margin) / inside
+        if not lower < s - 1e-15 * margin:
+            return s
+        s = lower
 
 
 @jit
@@ -196,6 +214,10 @@ def _entmax_convex(row, top, alpha, d, index, powers, out):
     if sparse:
         out[:] = 0.0
     s, count = _root(d, index, count, sparse, gamma, margin, powers)
+    if gamma == 1.0 and not sparse:
+        for j in range(count):
+            out[j] = max(s - d[j], 0.0)  # they sum to one already
+        return
     if gamma == 1.0:
         for j in range(count):
             powers[j] = max(s - d[j], 0.0)
