@@ -23,9 +23,16 @@ __all__ = ["lifted", "radius_for", "squared_lengths"]
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
-    """Squared lengths (N,) in float64, a block of rows at a time."""
-    parts = [block.double().square().sum(-1) for block in light_blocks(rows)]
-    return torch.cat(parts) if parts else rows.new_zeros(0, dtype=torch.float64)
+    """Squared lengths (N,) in float64, a block of rows at a time.
+
+    The answer is laid out first: pieces kept between large temporary blocks fragment the heap.
+    """
+    lengths = torch.empty(rows.shape[0], dtype=torch.float64, device=rows.device)
+    start = 0
+    for block in light_blocks(rows):
+        lengths[start : start + len(block)] = block.double().square_().sum(-1)
+        start += len(block)
+    return lengths
 
 
 def radius_for(lengths: Tensor, radius: float) -> float:

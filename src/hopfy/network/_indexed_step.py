@@ -25,7 +25,7 @@ class IndexedStep:
         self._omega = omega
         norms = [
             torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).max()
-            for rows in torch.split(index.memories, 1 << 16)
+            for rows in torch.split(index.memories, 1 << 12)
         ]
         self.largest_norm = float(max(norms))
 

@@ -20,8 +20,10 @@ def rounding_bound(dimension: int, size: int, dtype: torch.dtype) -> float:
 def norm_bounds(memories: Tensor) -> Tensor:
     """Upper bounds on the norms (N,) of the memories, in float64 and in blocks."""
     wide = torch.float64 if memories.device.type != "mps" else torch.float32
-    blocks = torch.split(memories, 65536)
-    norms = torch.cat([torch.linalg.vector_norm(block, dim=-1, dtype=wide) for block in blocks])
+    norms = torch.empty(memories.shape[0], dtype=wide, device=memories.device)
+    for start in range(0, memories.shape[0], 1 << 12):
+        block = memories[start : start + (1 << 12)]
+        norms[start : start + (1 << 12)] = torch.linalg.vector_norm(block, dim=-1, dtype=wide)
     return norms * (1 + _gamma(memories.shape[1] + 4, wide))
 
 
