@@ -30,7 +30,7 @@ def squared_lengths(rows: Tensor) -> Tensor:
     lengths = torch.empty(rows.shape[0], dtype=torch.float64, device=rows.device)
     start = 0
     for block in light_blocks(rows):
-        lengths[start : start + len(block)] = block.double().square_().sum(-1)
+        lengths[start : start + len(block)] = block.double().square().sum(-1)
         start += len(block)
     return lengths
 
