@@ -17,9 +17,9 @@ import safetensors.torch
 import torch
 
 import hopfy
-from hopfy import AssociativeMemory
+from hopfy import AssociativeMemory, _tensor_file
 from hopfy._atomic import replacing, temporary_beside
-from hopfy.memory import _files, _format
+from hopfy.memory import _files
 
 
 def make(count: int = 9, **options) -> AssociativeMemory:
@@ -271,7 +271,7 @@ def test_a_flipped_bit_anywhere_is_found(path, mmap):
 
 def test_a_flipped_bit_in_mapped_patterns_waits_for_verify(path):
     make().save(path)
-    place = _format.StoredFile(path).entries["rows"].start
+    place = _tensor_file.StoredFile(path, _files.KIND).entries["rows"].start
     broken = bytearray(path.read_bytes())
     broken[place] ^= 1
     path.write_bytes(broken)
@@ -583,7 +583,7 @@ def test_a_write_that_fails_changes_nothing(path, monkeypatch):
     def broken(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_format, "_write_rows", broken)
+    monkeypatch.setattr(_tensor_file, "_write_rows", broken)
     with pytest.raises(OSError, match="No space left"):
         make(9).save(path)
     assert path.read_bytes() == before

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy._tensor_file import StoredFile
 from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,
@@ -24,7 +25,6 @@ from hopfy.memory._arrays import (
 )
 from hopfy.memory._files import open_store, save_snapshot, verify_rows, write_chunks
 from hopfy.memory._fill import fill
-from hopfy.memory._format import StoredFile
 from hopfy.memory._guarantee import Guarantee, guarantee
 from hopfy.memory._lift import squared_lengths
 from hopfy.memory._recall import Found, Recall

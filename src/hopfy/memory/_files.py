@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy._tensor_file import Kind, StoredFile, Streamed, write
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
 from hopfy.memory._blocks import light_blocks
-from hopfy.memory._format import StoredFile, Streamed, write
 from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Snapshot, Store
 
 __all__ = ["Opened", "open_store", "save_snapshot", "verify_rows", "write_chunks"]
+
+KIND = Kind("hopfy.AssociativeMemory", version=1, word="memory")
 
 _ROWS = 1 << 12
 
@@ -43,7 +45,7 @@ def save_snapshot(
         if known.delta.numel() == len(snapshot) and not bool(known.delta.isnan().any()):
             found |= {"separations": known.delta, "rivals": known.rival}
         tensors = {name: Streamed.of(t) for name, t in found.items() if t is not None}
-    write(path, tensors, table)
+    write(path, KIND, tensors, table)
 
 
 def write_chunks(
@@ -75,7 +77,7 @@ def write_chunks(
     if values is not None:
         streams["values"] = _value_rows(values, count)
     table = {**settings.to_json(), "next_id": int(numbers.max()) + 1, "radius": radius}
-    write(path, streams, table)
+    write(path, KIND, streams, table)
 
 
 def _pattern_rows(
@@ -104,7 +106,7 @@ def _value_rows(values: ArrayLike, count: int) -> Streamed:
 
 def open_store(path: str | os.PathLike[str], mmap: bool, device: torch.device) -> Opened:
     """Read a file; with ``mmap`` the rows and the values stay on disk and are not yet verified."""
-    file = StoredFile(path)
+    file = StoredFile(path, KIND)
     try:
         settings = Settings.from_json(file.settings)
         next_id, radius = file.settings["next_id"], file.settings["radius"]

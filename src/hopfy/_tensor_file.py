@@ -23,12 +23,8 @@ import torch
 from torch import Tensor
 
 from hopfy._atomic import replacing
-from hopfy.memory._blocks import blocks
 
-__all__ = ["StoredFile", "Streamed", "write"]
-
-FORMAT = "hopfy.AssociativeMemory"
-VERSION = 1
+__all__ = ["Kind", "StoredFile", "Streamed", "write"]
 
 _DTYPES = {
     "F64": torch.float64,
@@ -50,6 +46,15 @@ _LARGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What a file is: the name and version written in it, and the word for it in messages."""
+
+    name: str
+    version: int
+    word: str
+
+
+@dataclass(frozen=True)
 class Streamed:
     """A tensor that comes in blocks of rows and is never held whole."""
 
@@ -59,13 +64,18 @@ class Streamed:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Streamed:
-        row = tensor[:1].numel() * tensor.element_size()
-        size = max(1, _CHUNK // max(1, row))
-        return cls(tensor.dtype, tuple(tensor.shape), blocks(tensor.detach(), size))
+        rows = tensor.detach() if tensor.ndim else tensor.detach().reshape(1)
+        row = rows[:1].numel() * rows.element_size()
+        return cls(
+            tensor.dtype, tuple(tensor.shape), torch.split(rows, max(1, _CHUNK // max(1, row)))
+        )
 
 
 def write(
-    path: str | os.PathLike[str], tensors: Mapping[str, Streamed], settings: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    kind: Kind,
+    tensors: Mapping[str, Streamed],
+    settings: Mapping[str, Any],
 ) -> None:
     """Write tensors and settings to ``path``, atomically and a block at a time."""
     for name, tensor in tensors.items():
@@ -76,11 +86,11 @@ def write(
     ordered = dict(sorted(tensors.items(), key=lambda pair: -pair[1].dtype.itemsize))
     digests = dict.fromkeys(ordered, _BLANK)
     with replacing(path) as file:
-        file.write(_header(ordered, settings, digests))
+        file.write(_header(kind, ordered, settings, digests))
         for name, tensor in ordered.items():
             digests[name] = _write_rows(file, name, tensor)
         file.seek(0)
-        file.write(_header(ordered, settings, digests))
+        file.write(_header(kind, ordered, settings, digests))
 
 
 def _write_rows(file: BinaryIO, name: str, tensor: Streamed) -> str:
@@ -92,18 +102,22 @@ def _write_rows(file: BinaryIO, name: str, tensor: Streamed) -> str:
         digest.update(chunk.data)
         file.write(chunk.data)
         count += block.shape[0]
-    if count != tensor.shape[0]:
-        raise ValueError(f"expected {tensor.shape[0]} rows of {name}, got {count}.")
+    expected = tensor.shape[0] if tensor.shape else 1
+    if count != expected:
+        raise ValueError(f"expected {expected} rows of {name}, got {count}.")
     return digest.hexdigest()
 
 
 def _header(
-    tensors: Mapping[str, Streamed], settings: Mapping[str, Any], digests: Mapping[str, str]
+    kind: Kind,
+    tensors: Mapping[str, Streamed],
+    settings: Mapping[str, Any],
+    digests: Mapping[str, str],
 ) -> bytes:
     """The length prefix and the JSON header, padded with spaces; its size depends on no digest."""
     metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
+        "format": kind.name,
+        "version": str(kind.version),
         "settings": json.dumps(settings, sort_keys=True, allow_nan=False),
         "tensor_sha256": json.dumps(digests, sort_keys=True),
         "header_sha256": _BLANK,
@@ -143,8 +157,8 @@ class StoredFile:
     Nothing larger than the header is allocated before sizes, offsets and the file's length agree.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], kind: Kind) -> None:
+        self.path, self.kind = Path(path), kind
         with open(self.path, "rb") as file:
             self._size = os.fstat(file.fileno()).st_size
             header = self._read_header(file)
@@ -154,8 +168,8 @@ class StoredFile:
 
     def error(self, reason: str) -> ValueError:
         return ValueError(
-            f"expected {str(self.path)!r} to be a sound memory file, but {reason}; "
-            "restore it from a copy or save the memory again."
+            f"expected {str(self.path)!r} to be a sound {self.kind.word} file, but {reason}; "
+            f"restore it from a copy or save the {self.kind.word} again."
         )
 
     def tensor(self, name: str) -> Tensor:
@@ -202,13 +216,13 @@ class StoredFile:
 
     def _read_metadata(self, header: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         metadata = header.get("__metadata__")
-        if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-            raise self.error(f"it does not say that it is a {FORMAT} file")
-        if metadata.get("version") != str(VERSION):
+        if not isinstance(metadata, dict) or metadata.get("format") != self.kind.name:
+            raise self.error(f"it does not say that it is a {self.kind.name} file")
+        if metadata.get("version") != str(self.kind.version):
             raise ValueError(
-                f"expected {str(self.path)!r} in version {VERSION} of the memory format, got "
-                f"version {str(metadata.get('version'))[:20]!r}; open it with the release of hopfy "
-                "that wrote it."
+                f"expected {str(self.path)!r} in version {self.kind.version} of the "
+                f"{self.kind.word} format, got version {str(metadata.get('version'))[:20]!r}; "
+                "open it with the release of hopfy that wrote it."
             )
         claimed = metadata.get("header_sha256")
         if not isinstance(claimed, str) or len(claimed) != len(_BLANK):

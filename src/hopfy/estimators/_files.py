@@ -1,0 +1,193 @@
+"""Estimators in files: tensors and JSON, never code.
+
+A file holds the network's parameters, the settings to build the network again, and nothing that is
+executed. What a user brought as a module of their own is not in the file and is given again when it
+is loaded. A file is believed only as far as it fits the network that it describes: this network is
+first built without memory, so that no claim in a file can ask for any.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hopfy._tensor_file import Kind, StoredFile, Streamed, write
+from hopfy.nn import ShareOfLength
+from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
+from hopfy.structures import KSubsets, SequentialKSubsets
+
+__all__ = [
+    "OWN_MODULE",
+    "build",
+    "classes_from",
+    "classes_table",
+    "omega_from_table",
+    "omega_table",
+    "open_file",
+    "save",
+]
+
+# Stands in the settings for what `load` has to be given.
+OWN_MODULE = {"own": "module"}
+_NETWORK = "network."
+_CLASS_DTYPES = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+    | {"float16", "float32", "float64", "str", "object"}
+)
+
+
+def save(
+    path: str | os.PathLike[str],
+    kind: Kind,
+    network: nn.Module,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a network and its settings (JSON) to ``path``, atomically.
+
+    ``tensors`` are stored beside it; long tables (a vocabulary as bytes) belong there, as the
+    settings may have no more than a megabyte.
+    """
+    state = {_NETWORK + name: tensor for name, tensor in network.state_dict().items()}
+    found = {**state, **(tensors or {})}
+    write(path, kind, {name: Streamed.of(each) for name, each in found.items()}, settings)
+
+
+def open_file(path: str | os.PathLike[str], kind: Kind) -> tuple[StoredFile, dict[str, Tensor]]:
+    """A file whose checksums are right, and a copy of its tensors other than the network's."""
+    file = StoredFile(path, kind)
+    for name in file.entries:
+        file.verify(name)
+    others = [name for name in file.entries if not name.startswith(_NETWORK)]
+    return file, {name: file.tensor(name).clone() for name in others}
+
+
+def build(file: StoredFile, network: Callable[[], nn.Module]) -> nn.Module:
+    """The network that ``network()`` makes, with the parameters of the file.
+
+    It is called where tensors have no storage; modules that a user made before keep theirs.
+    """
+    try:
+        with torch.device("meta"):
+            made = network()
+        expected = {name: (each.shape, each.dtype) for name, each in made.state_dict().items()}
+    except (ArithmeticError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise file.error(f"its settings do not describe a network: {error}") from None
+    state = {
+        name.removeprefix(_NETWORK): file.tensor(name)
+        for name in file.entries
+        if name.startswith(_NETWORK)
+    }
+    found = {name: (each.shape, each.dtype) for name, each in state.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise file.error(
+                f"its tensor {name!r} is {_shown(found.get(name))} where the network that it "
+                f"describes (or the module given to load) has {_shown(expected.get(name))}"
+            )
+    if not all(bool(each.isfinite().all()) for each in state.values()):
+        raise file.error("its parameters are not finite")
+    made.load_state_dict({name: each.clone() for name, each in state.items()}, assign=True)
+    return made.eval()
+
+
+def _shown(one: tuple[Any, Any] | None) -> str:
+    return "nothing" if one is None else f"{one[1]} of shape {tuple(one[0])}"
+
+
+def omega_table(omega: Omega | nn.Module) -> dict[str, Any]:
+    """A regulariser as JSON.
+
+    >>> import hopfy
+    >>> omega_table(hopfy.omega_from("1.5-entmax"))
+    {'family': 'entmax', 'alpha': '1.5'}
+    >>> omega_from_table(omega_table(hopfy.omega_from("3-subsets")))
+    SparseMAP(structure=KSubsets(k=3))
+    """
+    if isinstance(omega, nn.Module):
+        return OWN_MODULE
+    if isinstance(omega, Shannon):
+        return {"family": "softmax"}
+    if isinstance(omega, Tsallis | Norm) and _number(omega.alpha):
+        family = "entmax" if isinstance(omega, Tsallis) else "normmax"
+        return {"family": family, "alpha": repr(float(omega.alpha))}
+    if isinstance(omega, SparseMAP) and _number(getattr(omega.structure, "k", None)):
+        rest = _structure_table(type(omega.structure), vars(omega.structure))
+        if rest is not None:
+            return {"family": "subsets", "k": omega.structure.k, **rest}  # type: ignore[attr-defined]
+    if isinstance(omega, ShareOfLength):
+        bound = omega.structure
+        partial = isinstance(bound, functools.partial) and not bound.args
+        rest = _structure_table(
+            bound.func if partial else bound,  # type: ignore[attr-defined]
+            bound.keywords if partial else {},  # type: ignore[attr-defined]
+        )
+        if rest is not None:
+            return {"family": "share", "share": float(omega.share), **rest}
+    raise TypeError(
+        "expected an omega that a file can describe (softmax, entmax, normmax, k-subsets or "
+        f"sequential k-subsets with plain numbers), got {omega!r}."
+    )
+
+
+def _structure_table(structure: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    if structure is KSubsets:
+        return {}
+    transition = fields.get("transition", 0.0)
+    if structure is SequentialKSubsets and _number(transition):
+        return {"transition": float(transition)}
+    return None
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def omega_from_table(table: Any) -> Omega:
+    """The regulariser; KeyError, TypeError or ValueError where the table is not one of ours."""
+    family = table["family"]
+    if family == "softmax":
+        return Shannon()
+    if family in ("entmax", "normmax"):
+        return (Tsallis if family == "entmax" else Norm)(float(table["alpha"]))
+    structure: Any = KSubsets
+    if "transition" in table:
+        structure = functools.partial(SequentialKSubsets, transition=float(table["transition"]))
+    if family == "share":
+        return ShareOfLength(table["share"], structure)
+    if family == "subsets" and _number(table["k"]):
+        return SparseMAP(structure(table["k"]))
+    raise ValueError(f"expected a known family, got {family!r}.")
+
+
+def classes_table(classes: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Class labels as JSON: numbers, booleans or strings.
+
+    >>> import numpy as np
+    >>> classes_from(classes_table(np.array(["no", "yes"])))
+    array(['no', 'yes'], dtype='<U3')
+    """
+    dtype = "str" if classes.dtype.kind == "U" else classes.dtype.name
+    labels = classes.tolist()
+    if dtype not in _CLASS_DTYPES or not all(isinstance(x, str | int | float) for x in labels):
+        raise TypeError(f"expected classes that are numbers or strings, got {classes!r}.")
+    return {"dtype": dtype, "labels": labels}
+
+
+def classes_from(table: Any) -> np.ndarray[Any, Any]:
+    """The labels; KeyError, TypeError or ValueError where the table is not one of ours."""
+    labels, dtype = table["labels"], table["dtype"]
+    if dtype not in _CLASS_DTYPES or not isinstance(labels, list):
+        raise ValueError("expected class labels of a known dtype.")
+    if not all(isinstance(label, str | int | float) for label in labels):
+        raise TypeError("expected class labels that are numbers or strings.")
+    classes = np.asarray(labels, dtype=dtype)
+    if classes.ndim != 1 or len(np.unique(classes)) != len(labels) or not labels:
+        raise ValueError("expected different class labels.")
+    return classes

@@ -1,0 +1,327 @@
+"""The training loop of every estimator: a skorch net with one rule for early stopping.
+
+Training stops after ``patience`` epochs in a row that do not improve the validation score, and the
+weights of the best epoch come back. Nothing else than the training and the validation samples is
+ever looked at, so that a test set stays unseen until it is used, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from skorch import NeuralNet
+from skorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    EpochScoring,
+    GradientNormClipping,
+    LRScheduler,
+)
+from skorch.helper import predefined_split
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from tqdm.auto import tqdm
+
+__all__ = [
+    "ClassLoss",
+    "Labelled",
+    "Samples",
+    "Training",
+    "exponential_decay",
+    "hold_out",
+    "outputs_of",
+    "reduce_on_plateau",
+    "seeded",
+    "train",
+]
+
+
+class Samples(Protocol):
+    """What a network can be trained on: samples that come in batches."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, numbers: Sequence[int]) -> Mapping[str, Tensor]:
+        """The arguments of the network's ``forward`` for these samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained.
+
+    Attributes:
+        max_epochs: the largest number of passes over the training samples.
+        batch_size: samples in a step.
+        lr: the learning rate; ``schedule`` may change it from epoch to epoch.
+        weight_decay: that of the optimiser.
+        clip: the largest norm of the gradient of all parameters; None for any.
+        schedule: from `exponential_decay` or `reduce_on_plateau`; None keeps the learning rate.
+        patience: epochs without a better validation score before training stops; None for all.
+        optimizer: a class of `torch.optim`.
+        device: where to train.
+        progress: show a bar.
+    """
+
+    max_epochs: int = 50
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    clip: float | None = 1.0
+    schedule: LRScheduler | None = None
+    patience: int | None = 5
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW
+    device: str = "cpu"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_epochs", "batch_size", "patience"):
+            value = getattr(self, name)
+            if name == "patience" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"expected {name} to be an integer of at least 1, got {value!r}.")
+        for name, lowest in (("lr", "above 0"), ("weight_decay", "of at least 0")):
+            value = getattr(self, name)
+            enough = value > 0 if lowest == "above 0" else value >= 0
+            if not (enough and value < math.inf):
+                raise ValueError(f"expected {name} to be a finite number {lowest}, got {value!r}.")
+
+
+def exponential_decay(gamma: float) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` after every epoch."""
+    return LRScheduler(policy=torch.optim.lr_scheduler.ExponentialLR, gamma=gamma)
+
+
+def reduce_on_plateau(factor: float, patience: int) -> LRScheduler:
+    """Multiply the learning rate by ``factor`` after ``patience`` epochs of no lower loss."""
+    return LRScheduler(
+        policy=torch.optim.lr_scheduler.ReduceLROnPlateau,
+        monitor=_latest_loss,
+        factor=factor,
+        patience=patience,
+    )
+
+
+def _latest_loss(net: NeuralNet) -> float:
+    epoch = net.history[-1]
+    return float(epoch.get("valid_loss", epoch["train_loss"]))
+
+
+class ClassLoss(nn.Module):
+    """Cross-entropy of logits (B, C), or (B, 1) for two classes, and class numbers (B,).
+
+    With ``weights`` (C,) every sample counts as much as its class; the mean is over the counts.
+    """
+
+    weights: Tensor | None
+
+    def __init__(self, weights: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weights", weights)
+
+    def forward(self, logits: Tensor, classes: Tensor) -> Tensor:
+        if logits.shape[-1] != 1:
+            return nn.functional.cross_entropy(logits, classes, self.weights)
+        counts = None if self.weights is None else self.weights[classes]
+        losses = nn.functional.binary_cross_entropy_with_logits(
+            logits.squeeze(-1), classes.to(logits.dtype), counts, reduction="none"
+        )
+        return losses.mean() if counts is None else losses.sum() / counts.sum()
+
+
+class _Inputs:
+    """Keyword arguments of a network; its length is the number of samples, as skorch counts."""
+
+    def __init__(self, arguments: Mapping[str, Tensor], count: int) -> None:
+        self.arguments, self._count = arguments, count
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class Labelled(Dataset[Any]):
+    """Samples beside their targets; batches are made whole, not out of single samples."""
+
+    def __init__(
+        self, samples: Samples, targets: Tensor, numbers: Sequence[int] | None = None
+    ) -> None:
+        self.samples, self.targets = samples, targets
+        self.numbers = np.arange(len(samples)) if numbers is None else np.asarray(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: int) -> tuple[_Inputs, Tensor]:
+        return self.__getitems__([place])
+
+    def __getitems__(self, places: Sequence[int]) -> tuple[_Inputs, Tensor]:
+        chosen = self.numbers[list(places)].tolist()
+        return _Inputs(self.samples.batch(chosen), len(chosen)), self.targets[chosen]
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Everything random in torch follows ``seed``; afterwards the caller's state is back."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+def hold_out(
+    count: int, share: float, seed: int, classes: np.ndarray[Any, Any] | None = None
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Numbers of the training and of the validation samples, each once.
+
+    The ``share`` is rounded, at least 1; classes keep their shares where there are enough samples.
+    """
+    numbers = np.arange(count)
+    if not 0 <= share < 1:
+        raise ValueError(f"expected a validation share in [0, 1), got {share!r}.")
+    held = max(1, round(share * count))
+    if share == 0 or held >= count:
+        return numbers, numbers[:0]
+    if classes is not None:
+        _, sizes = np.unique(classes, return_counts=True)
+        if sizes.min() < 2 or min(held, count - held) < len(sizes):
+            classes = None
+    training, validation = train_test_split(
+        numbers, test_size=held, random_state=seed, stratify=classes
+    )
+    return np.sort(training), np.sort(validation)
+
+
+class _Net(NeuralNet):  # type: ignore[misc]
+    """A net whose module takes a batch's named tensors."""
+
+    def infer(self, x: _Inputs, **_: Any) -> Any:
+        return self.module_(**{name: each.to(self.device) for name, each in x.arguments.items()})
+
+
+class _Bar(Callback):  # type: ignore[misc]
+    """One progress bar for all epochs."""
+
+    def on_train_begin(self, net: NeuralNet, **_: Any) -> None:
+        self._bar = tqdm(total=net.max_epochs, unit="epoch", desc="training")
+
+    def on_epoch_end(self, net: NeuralNet, **_: Any) -> None:
+        epoch = net.history[-1]
+        names = ("train_loss", "valid_loss", "valid_score")
+        self._bar.set_postfix({name: f"{epoch[name]:.4g}" for name in names if name in epoch})
+        self._bar.update()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._bar.close()
+
+
+def train(
+    module: nn.Module,
+    loss: nn.Module,
+    training: Labelled,
+    settings: Training,
+    *,
+    validation: Labelled | None = None,
+    score: Callable[[Tensor, Tensor], float] | None = None,
+) -> list[dict[str, float]]:
+    """Train ``module`` in place; returns what was recorded, one table for each epoch.
+
+    Args:
+        module: called with the tensors of a batch as keyword arguments.
+        loss: called with the module's outputs and the targets.
+        training: what to train on, in an order drawn anew for every epoch.
+        settings: how.
+        validation: what decides when to stop, and which epoch's weights to keep; without it all
+            epochs are run and the last weights stay.
+        score: of the outputs and targets of the whole validation set, the higher the better; by
+            default the loss decides.
+    """
+    callbacks: list[Callback] = []
+    stopping = None
+    if validation is not None and score is not None:
+        callbacks.append(_scoring(score))
+    if validation is not None:
+        stopping = _early_stopping(settings, by_score=score is not None)
+        callbacks.append(stopping)
+    if settings.clip is not None:
+        callbacks.append(GradientNormClipping(settings.clip))
+    if settings.schedule is not None:
+        callbacks.insert(0, settings.schedule)
+    if settings.progress:
+        callbacks.insert(0, _Bar())
+    net = _Net(
+        module,
+        loss,
+        optimizer=settings.optimizer,
+        lr=settings.lr,
+        optimizer__weight_decay=settings.weight_decay,
+        max_epochs=int(settings.max_epochs),
+        batch_size=int(settings.batch_size),
+        iterator_train__shuffle=True,
+        iterator_train__collate_fn=_as_is,
+        iterator_valid__collate_fn=_as_is,
+        train_split=None if validation is None else predefined_split(validation),
+        callbacks=[(f"callback_{number}", each) for number, each in enumerate(callbacks)],
+        device=settings.device,
+        verbose=0,
+    )
+    net.fit(training, None)
+    module.eval()
+    _check_end(net, stopping)
+    names = ("epoch", "train_loss", "valid_loss", "valid_score", "dur")
+    return [{name: epoch[name] for name in names if name in epoch} for epoch in net.history]
+
+
+def _scoring(score: Callable[[Tensor, Tensor], float]) -> EpochScoring:
+    def scoring(net: NeuralNet, dataset: Labelled, _: Any) -> float:
+        # skorch hands back the outputs of the validation pass here: nothing is computed twice.
+        outputs = torch.cat(list(net.forward_iter(dataset)))
+        return float(score(outputs, dataset.targets[dataset.numbers.tolist()].to(outputs.device)))
+
+    return EpochScoring(scoring, name="valid_score", lower_is_better=False)
+
+
+def _early_stopping(settings: Training, by_score: bool) -> EarlyStopping:
+    return EarlyStopping(
+        monitor="valid_score" if by_score else "valid_loss",
+        lower_is_better=not by_score,
+        patience=-1 if settings.patience is None else settings.patience,
+        threshold=0.0,
+        threshold_mode="abs",
+        load_best=True,
+    )
+
+
+def _check_end(net: NeuralNet, stopping: EarlyStopping | None) -> None:
+    """A loss that is not a number, or an interruption by the user, must not look like a success."""
+    finished = len(net.history) == net.max_epochs
+    if not finished and (stopping is None or stopping.misses_ != stopping.patience):
+        raise KeyboardInterrupt
+    if not math.isfinite(net.history[-1, "train_loss"]):
+        raise ValueError(
+            "expected the training loss to stay finite, got "
+            f"{net.history[-1, 'train_loss']} in epoch {len(net.history)}; lower the learning "
+            "rate or rescale the features."
+        )
+
+
+def outputs_of(module: nn.Module, samples: Samples, settings: Training) -> Tensor:
+    """The module's outputs for all samples, on the CPU, in evaluation mode."""
+    module.eval()
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(samples), settings.batch_size):
+            numbers = range(start, min(start + settings.batch_size, len(samples)))
+            inputs = samples.batch(list(numbers)).items()
+            found.append(module(**{name: each.to(settings.device) for name, each in inputs}).cpu())
+    return torch.cat(found)
