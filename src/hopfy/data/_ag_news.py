@@ -34,9 +34,8 @@ AG_NEWS = Dataset(
         ),
     ),
     source=(
-        "the training texts are a share of AG's corpus of news articles (Zhang, Zhao, LeCun 2015), "
-        "one JSON object with a label 0 to 3 and a text in each line: ask the authors of this "
-        "library for the file"
+        "the texts are a share of AG's corpus of news articles (Zhang, Zhao & LeCun, 2015), one JSON "
+        "object with a label from 0 to 3 and a text in each line"
     ),
 )
 
