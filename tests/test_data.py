@@ -127,7 +127,7 @@ def test_without_a_network_one_sentence_says_what_to_do():
 
 
 def test_unknown_names_are_named():
-    with pytest.raises(ValueError, match="expected a data set among mnist, .* got 'mnst'"):
+    with pytest.raises(ValueError, match=r"expected a data set among mnist, .* got 'mnst'"):
         data.dataset("mnst")
     with pytest.raises(ValueError, match="expected a file of mnist among"):
         tiny().path("other.gz")
