@@ -26,7 +26,7 @@ from skorch.callbacks import (
 )
 from skorch.helper import predefined_split
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
 __all__ = [
@@ -233,6 +233,7 @@ def train(
     *,
     validation: Labelled | None = None,
     score: Callable[[Tensor, Tensor], float] | None = None,
+    order: Sampler[int] | None = None,
 ) -> list[dict[str, float]]:
     """Train ``module`` in place; returns what was recorded, one table for each epoch.
 
@@ -245,6 +246,7 @@ def train(
             epochs are run and the last weights stay.
         score: of the outputs and targets of the whole validation set, the higher the better; by
             default the loss decides.
+        order: draws the order of the training samples for every epoch; by default all are equal.
     """
     callbacks: list[Callback] = []
     stopping = None
@@ -267,7 +269,8 @@ def train(
         optimizer__weight_decay=settings.weight_decay,
         max_epochs=int(settings.max_epochs),
         batch_size=int(settings.batch_size),
-        iterator_train__shuffle=True,
+        iterator_train__shuffle=order is None,
+        iterator_train__sampler=order,
         iterator_train__collate_fn=_as_is,
         iterator_valid__collate_fn=_as_is,
         train_split=None if validation is None else predefined_split(validation),
