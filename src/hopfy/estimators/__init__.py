@@ -10,3 +10,22 @@ except ImportError:
     raise ImportError(
         "hopfy.estimators needs scikit-learn, skorch and tqdm: pip install 'hopfy[sklearn]'."
     ) from None
+
+from hopfy._warnings import NoKnownWordsWarning
+from hopfy.estimators._highlight import Overlap, Rationale, Rationales
+from hopfy.estimators._rationale import RationaleClassifier, RationaleRegressor
+from hopfy.estimators._rationale_network import RationaleModule, RationaleNetwork, RationaleOptions
+from hopfy.estimators._vectors import WordVectors
+
+__all__ = [
+    "NoKnownWordsWarning",
+    "Overlap",
+    "Rationale",
+    "RationaleClassifier",
+    "RationaleModule",
+    "RationaleNetwork",
+    "RationaleOptions",
+    "RationaleRegressor",
+    "Rationales",
+    "WordVectors",
+]

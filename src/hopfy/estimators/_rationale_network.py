@@ -320,4 +320,9 @@ def build_network(
             "expected method to be a name or a function (embedding, outputs, options) -> network, "
             f"got {type(method).__name__}."
         )
-    return method(embedding, outputs, options)
+    network: object = method(embedding, outputs, options)
+    if not isinstance(network, RationaleModule):
+        raise TypeError(
+            f"expected the method to make a RationaleModule, got {type(network).__name__}."
+        )
+    return network

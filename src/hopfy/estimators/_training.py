@@ -151,7 +151,10 @@ class Labelled(Dataset[Any]):
     """Samples beside their targets; batches are made whole, not out of single samples."""
 
     def __init__(
-        self, samples: Samples, targets: Tensor, numbers: Sequence[int] | None = None
+        self,
+        samples: Samples,
+        targets: Tensor,
+        numbers: Sequence[int] | np.ndarray[Any, Any] | None = None,
     ) -> None:
         self.samples, self.targets = samples, targets
         self.numbers = np.arange(len(samples)) if numbers is None else np.asarray(numbers)

@@ -1,0 +1,463 @@
+"""What the estimators with rationales share: everything but the targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from hopfy._tensor_file import Kind, StoredFile
+from hopfy._warnings import NoKnownWordsWarning
+from hopfy.estimators import _files
+from hopfy.estimators._highlight import Rationale, Rationales, as_spans, html_page
+from hopfy.estimators._rationale_network import (
+    RationaleModule,
+    RationaleOptions,
+    build_network,
+    words_to_select,
+)
+from hopfy.estimators._text import EncodedTexts, SimilarLengths, Text, Vocabulary, as_texts
+from hopfy.estimators._training import (
+    Labelled,
+    Training,
+    hold_out,
+    reduce_on_plateau,
+    seeded,
+    train,
+)
+from hopfy.estimators._vectors import (
+    WordVectors,
+    frozen_embedding,
+    learned_embedding,
+    load_vectors,
+)
+
+__all__ = ["RationaleEstimator"]
+
+# Words of a batch with its padding, when nothing is trained: some tens of megabytes of states.
+_WORDS_AT_ONCE = 1 << 15
+_WORDS_KEY = "vocabulary"
+_OWN_VECTORS = {"own": "vectors"}
+_Self = TypeVar("_Self", bound="RationaleEstimator")
+_Array = np.ndarray[Any, Any]
+
+
+class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
+    """Texts to a network's outputs and weights; a subclass says what the outputs mean."""
+
+    _kind: Kind
+    network_: RationaleModule
+    vocabulary_: Vocabulary
+
+    def __init__(
+        self,
+        *,
+        method: str | Callable[..., RationaleModule] = "sequential k-subsets",
+        share: float = 0.2,
+        vectors: Any = 50,
+        keep_words: int = 20_000,
+        min_count: int = 2,
+        lowercase: bool = True,
+        transition: float = 0.001,
+        learn_transition: bool = False,
+        temperature: float = 0.1,
+        test_temperature: float = 1e-3,
+        hidden: int = 200,
+        word_dropout: float = 0.1,
+        dropout: float = 0.5,
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        batch_size: int = 32,
+        max_epochs: int = 30,
+        patience: int | None = 5,
+        validation_share: float = 0.1,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.share = share
+        self.vectors = vectors
+        self.keep_words = keep_words
+        self.min_count = min_count
+        self.lowercase = lowercase
+        self.transition = transition
+        self.learn_transition = learn_transition
+        self.temperature = temperature
+        self.test_temperature = test_temperature
+        self.hidden = hidden
+        self.word_dropout = word_dropout
+        self.dropout = dropout
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_share = validation_share
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self: _Self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> _Self:
+        """Learn from texts and their targets.
+
+        Args:
+            X: texts: strings, which are tokenized, or lists of tokens.
+            y: one target for each.
+            validation: texts and targets that decide when to stop; by default a share of X and y.
+        """
+        options, settings = self._options(), self._training()
+        texts = as_texts(X)
+        targets = self._learn_targets(y, len(texts))
+        held = as_texts(validation[0]) if validation is not None else []
+        more = self._targets(validation[1], len(held)) if validation is not None else targets[:0]
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with seeded(seed):
+            embedding = self._learn_words(texts)
+            network = build_network(self.method, embedding, self._outputs, options)
+            data = EncodedTexts.of([*texts, *held], self.vocabulary_)
+            training, stopping = self._parts(data, targets, len(held), seed)
+            every = torch.cat([targets, more])
+            self.history_ = train(
+                network,
+                _WithPenalty(self._loss(targets), network),
+                Labelled(data, every, training),
+                settings,
+                validation=Labelled(data, every, stopping) if len(stopping) else None,
+                score=self._score if len(stopping) else None,
+                order=SimilarLengths(data.lengths[training], settings.batch_size),
+            )
+        self.network_ = network.eval()
+        self.n_iter_ = len(self.history_)
+        return self
+
+    def rationale(self, X: Any) -> Rationales:
+        """The words that each prediction was made from, see `Rationale`."""
+        texts, data = self._texts(X)
+        outputs, weights = self._explain(data)
+        counts = words_to_select(torch.from_numpy(data.lengths), self.share).long().tolist()
+        answers = self._answers(self._numbers(outputs, data))
+        return Rationales(
+            Rationale(text, row, k, *answer)
+            for text, row, k, answer in zip(texts, weights, counts, answers, strict=True)
+        )
+
+    def explain_html(self, X: Any, human_spans: Any = None, *, title: str = "Rationales") -> str:
+        """A page with the texts and their highlighted rationales; nothing in it is executed.
+
+        Args:
+            X: texts.
+            human_spans: for each text the words that people marked, as spans (start, stop) of its
+                tokens, or None; the page then underlines them and shows mismatches in red.
+            title: of the page.
+        """
+        found = self.rationale(X)
+        if human_spans is None:
+            return html_page(found, title)
+        spans = as_spans(human_spans, [len(each.tokens) for each in found])
+        return html_page(
+            (
+                Rationale(one.text, one.weights, one.k, one.prediction, one.probability, human)
+                for one, human in zip(found, spans, strict=True)
+            ),
+            title,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; nothing in it is executable.
+
+        A ``method`` of your own is not in the file: give it to `load` again.
+        """
+        check_is_fitted(self, "network_")
+        parameters = {name: _table(name, value) for name, value in self.get_params().items()}
+        words = json.dumps(list(self.vocabulary_.words)).encode()
+        settings = {
+            "parameters": parameters,
+            "vector_size": self._vector_size,
+            "learned": isinstance(self.vectors, int),
+            "targets": self._targets_table(),
+        }
+        table = {_WORDS_KEY: torch.frombuffer(bytearray(words), dtype=torch.uint8)}
+        _files.save(path, self._kind, self.network_, settings, table)
+
+    @classmethod
+    def load(
+        cls: type[_Self],
+        path: str | os.PathLike[str],
+        *,
+        method: Callable[..., RationaleModule] | None = None,
+    ) -> _Self:
+        """A model from its file; ``method`` only if it was saved with one of your own."""
+        file, others = _files.open_file(path, cls._kind)
+        try:
+            made = cls(**_parameters(cls, file, method))
+            made._options(), made._training()
+            made.vocabulary_ = _words(others[_WORDS_KEY], bool(made.lowercase))
+            made._load_targets(file.settings["targets"])
+            size, learned = file.settings["vector_size"], file.settings["learned"]
+            if type(size) is not int or not 1 <= size < 2**20 or type(learned) is not bool:
+                raise ValueError("expected the size of the word vectors.")
+        except _OwnMethodError as error:
+            raise ValueError(str(error)) from None
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            raise file.error(f"its settings are not those of a {cls.__name__}") from None
+
+        def network() -> RationaleModule:
+            embedding = learned_embedding(made.vocabulary_, size)
+            embedding.weight.requires_grad_(learned)
+            return build_network(made.method, embedding, made._outputs, made._options())
+
+        made._vector_size = size
+        made.network_ = cast(RationaleModule, _files.build(file, network)).to(made.device)
+        if made.vectors == _OWN_VECTORS:
+            made.vectors = made._stored_vectors()
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    # What the targets are: decided below.
+
+    _outputs: int
+
+    @abstractmethod
+    def _learn_targets(self, y: Any, count: int) -> Tensor: ...
+
+    @abstractmethod
+    def _targets(self, y: Any, count: int) -> Tensor: ...
+
+    @abstractmethod
+    def _loss(self, targets: Tensor) -> nn.Module: ...
+
+    @abstractmethod
+    def _score(self, outputs: Tensor, targets: Tensor) -> float: ...
+
+    @abstractmethod
+    def _numbers(self, outputs: Tensor, data: EncodedTexts) -> _Array: ...
+
+    @abstractmethod
+    def _answers(self, numbers: _Array) -> list[tuple[Any, float | None]]: ...
+
+    @abstractmethod
+    def _targets_table(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _load_targets(self, table: Any) -> None: ...
+
+    def _options(self) -> RationaleOptions:
+        return RationaleOptions(
+            share=self.share,
+            transition=self.transition,
+            learn_transition=bool(self.learn_transition),
+            temperature=self.temperature,
+            test_temperature=self.test_temperature,
+            hidden=self.hidden,
+            word_dropout=self.word_dropout,
+            dropout=self.dropout,
+        )
+
+    def _training(self) -> Training:
+        return Training(
+            max_epochs=self.max_epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            clip=5.0,
+            schedule=reduce_on_plateau(0.97, 5),
+            patience=self.patience,
+            optimizer=torch.optim.Adam,
+            device=self.device,
+            progress=bool(self.verbose),
+        )
+
+    def _learn_words(self, texts: Sequence[Text]) -> nn.Embedding:
+        """The vocabulary, and the vectors of its words."""
+        learned = isinstance(self.vectors, int | np.integer) and not isinstance(self.vectors, bool)
+        for name, lowest in (("min_count", 1), ("keep_words", 0), ("vectors", 1)):
+            value = getattr(self, name)
+            if name == "vectors" and not learned:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
+                raise ValueError(
+                    f"expected {name} to be an integer of at least {lowest}, got {value!r}."
+                )
+        least = self.min_count if learned else 1
+        words = Vocabulary.of(texts, min_count=least, lowercase=bool(self.lowercase))
+        if learned:
+            self.vocabulary_ = words
+            embedding = learned_embedding(words, int(self.vectors))
+        else:
+            vectors = load_vectors(self.vectors, words.words, self.keep_words)
+            self.vocabulary_ = Vocabulary(vectors.words, lowercase=bool(self.lowercase))
+            embedding = frozen_embedding(vectors)
+        self._vector_size = embedding.embedding_dim
+        return embedding
+
+    def _parts(
+        self, data: EncodedTexts, targets: Tensor, held: int, seed: int
+    ) -> tuple[_Array, _Array]:
+        """Numbers of the texts to train on and of those that decide when to stop."""
+        known = data.known() > 0
+        count = len(data) - held
+        training = np.flatnonzero(known[:count])
+        if not len(training):
+            raise ValueError(
+                "expected at least one training text with a word that has a vector, got "
+                f"{count} texts without; check the texts, min_count={self.min_count} and vectors."
+            )
+        if len(training) < count:
+            warnings.warn(
+                f"{count - len(training)} of {count} training texts have no known word and are "
+                "left out.",
+                NoKnownWordsWarning,
+                stacklevel=3,
+            )
+        if held:
+            stopping = count + np.flatnonzero(known[count:])
+        else:
+            labels = None if targets.is_floating_point() else targets.numpy()[training]
+            kept, out = hold_out(len(training), self.validation_share, seed, labels)
+            training, stopping = training[kept], training[out]
+        # Similar lengths beside each other: less padding in every validation.
+        return training, stopping[np.argsort(data.lengths[stopping], kind="stable")]
+
+    def _stored_vectors(self) -> WordVectors:
+        """The vectors of a loaded model, for another fit."""
+        shape = (len(self.vocabulary_), self._vector_size)
+        matrix = next(
+            part.weight
+            for part in self.network_.modules()
+            if isinstance(part, nn.Embedding) and part.weight.shape == shape
+        )
+        return WordVectors(self.vocabulary_.words, matrix.detach()[2:].cpu().numpy())
+
+    def _texts(self, X: Any) -> tuple[list[Text], EncodedTexts]:
+        """Checked texts and their numbers; a warning if some have nothing to predict from."""
+        check_is_fitted(self, "network_")
+        texts = as_texts(X)
+        data = EncodedTexts.of(texts, self.vocabulary_)
+        lost = np.flatnonzero(data.known() == 0)
+        if len(lost):
+            numbers = ", ".join(str(number) for number in lost[:5])
+            warnings.warn(
+                f"{len(lost)} of {len(texts)} texts have no known word (number {numbers}"
+                f"{', ...' if len(lost) > 5 else ''}): {self._no_words}, and the rationale is "
+                "empty.",
+                NoKnownWordsWarning,
+                stacklevel=3,
+            )
+        return texts, data
+
+    def _batches(self, data: EncodedTexts) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        self.network_.eval()
+        for numbers in data.by_length(_WORDS_AT_ONCE):
+            batch = data.batch(numbers)
+            yield numbers, {name: each.to(self.device) for name, each in batch.items()}
+
+    def _explain(self, data: EncodedTexts) -> tuple[Tensor, list[_Array]]:
+        """Outputs (N, C), and the weights of each text; none where no word is known."""
+        outputs = torch.zeros(len(data), self._outputs)
+        weights: list[_Array] = [np.empty(0)] * len(data)
+        known = data.known() > 0
+        with torch.no_grad():
+            for numbers, batch in self._batches(data):
+                found, rows = self.network_.explain(**batch)
+                outputs[numbers] = found.float().cpu()
+                for number, row in zip(numbers, rows.cpu().numpy(), strict=True):
+                    weights[number] = row[: data.lengths[number]] * known[number]
+        return outputs, weights
+
+    def _forward(self, data: EncodedTexts) -> Tensor:
+        outputs = torch.zeros(len(data), self._outputs)
+        with torch.no_grad():
+            for numbers, batch in self._batches(data):
+                outputs[numbers] = self.network_(**batch).float().cpu()
+        return outputs
+
+
+class _WithPenalty(nn.Module):
+    """A loss and what the network's latest pass adds to it."""
+
+    def __init__(self, loss: nn.Module, network: RationaleModule) -> None:
+        super().__init__()
+        self.loss = loss
+        # Only the method: as a part of this module the network's parameters would be trained twice.
+        self._penalty = network.penalty
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(outputs, targets) + self._penalty()  # type: ignore[no-any-return]
+
+
+class _OwnMethodError(ValueError):
+    """What the caller of load forgot, or gave in vain."""
+
+
+def _table(name: str, value: Any) -> Any:
+    """A parameter as JSON."""
+    if name == "method" and not isinstance(value, str):
+        return _files.OWN_MODULE
+    if name == "vectors" and isinstance(value, WordVectors | tuple):
+        return _OWN_VECTORS
+    if name == "vectors" and isinstance(value, Path):
+        return str(value)
+    if name == "bounds" and value is not None:
+        return [float(bound) for bound in value]
+    if isinstance(value, dict):
+        return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
+    if name == "random_state" and not isinstance(value, int | np.integer):
+        return None  # a generator has no place in a file; what it drew is in the parameters
+    return str(value) if name == "device" else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _parameters(
+    cls: type[RationaleEstimator], file: StoredFile, method: Callable[..., Any] | None
+) -> dict[str, Any]:
+    """The constructor's arguments; KeyError and the like where the table is not one of ours."""
+    parameters = dict(file.settings["parameters"])
+    if parameters.keys() != cls().get_params().keys():
+        raise KeyError("other parameters")
+    own = parameters["method"] == _files.OWN_MODULE
+    if own and method is None:
+        raise _OwnMethodError(
+            f"expected the method that {str(file.path)!r} was saved with, got none; "
+            "call load(path, method=...)."
+        )
+    if not own and method is not None:
+        raise _OwnMethodError(
+            f"expected no method, as {str(file.path)!r} names its own "
+            f"({parameters['method']!r}); leave it out."
+        )
+    if own:
+        parameters["method"] = method
+    weights = parameters.get("class_weight")
+    if isinstance(weights, dict):
+        parameters["class_weight"] = {label: float(weight) for label, weight in weights["pairs"]}
+    return parameters
+
+
+def _words(stored: Tensor, lowercase: bool) -> Vocabulary:
+    """The vocabulary from its bytes; ValueError where they are not one."""
+    if stored.dtype != torch.uint8 or stored.ndim != 1:
+        raise ValueError("expected the vocabulary as bytes.")
+    words = json.loads(stored.numpy().tobytes())
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a list of words.")
+    return Vocabulary(words, lowercase=lowercase)
