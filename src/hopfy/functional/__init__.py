@@ -6,6 +6,7 @@ row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only
 """
 
 from hopfy.functional._entmax import entmax, sparsemax
+from hopfy.functional._fusedmax import fusedmax
 from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._normmax import normmax
 from hopfy.functional._sequential import sequential_ksubsets
@@ -17,6 +18,7 @@ __all__ = [
     "SparseMAPSolution",
     "Status",
     "entmax",
+    "fusedmax",
     "ksubsets",
     "normmax",
     "sequential_ksubsets",
