@@ -7,7 +7,6 @@ rationale at all.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
