@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hopfy import functional as F
 from hopfy.estimators._rationale_network import (
     BiLSTM,
+    Factory,
     RationaleModule,
     RationaleNetwork,
     RationaleOptions,
@@ -25,6 +26,7 @@ from hopfy.estimators._rationale_network import (
 )
 
 __all__ = [
+    "COMPARED",
     "FusedWords",
     "HardKumaNetwork",
     "MaskingNetwork",
@@ -249,3 +251,14 @@ def hardkuma_network(
 ) -> HardKumaNetwork:
     """HardKuma: the predictor sees words through random gates."""
     return HardKumaNetwork(embedding, outputs, options)
+
+
+COMPARED: dict[str, Factory] = {
+    "SPECTRA": spectra_network,
+    "HardKuma": hardkuma_network,
+    "sparsemax": sparsemax_network,
+    "fusedmax": fusedmax_network,
+    "softmax": softmax_network,
+    "BiLSTM": bilstm_network,
+}
+"""By the names that the tables use."""

@@ -40,6 +40,13 @@ class Store:
         self.seconds = 0.0
         """How long all parts that were asked for took, in this run or in an earlier one."""
 
+    def narrowed(self, depends_on: Mapping[str, Any]) -> Store:
+        """The same folder for parts that depend on less than the whole configuration.
+
+        What else changes leaves them as they are. Their work counts here too.
+        """
+        return _Narrowed(self, depends_on)
+
     def part(self, name: str, compute: Callable[[], Any]) -> Any:
         """The part called ``name``: the stored one, or the result of ``compute``, stored.
 
@@ -84,6 +91,21 @@ class Store:
             return None
         same = record.get("part") == name and record.get("depends_on") == self.depends_on
         return record if same else None
+
+
+class _Narrowed(Store):
+    """A store within another one."""
+
+    def __init__(self, whole: Store, depends_on: Mapping[str, Any]) -> None:
+        super().__init__(whole.folder, depends_on)
+        self._whole = whole
+
+    def part(self, name: str, compute: Callable[[], Any]) -> Any:
+        computed, seconds = self.computed, self.seconds
+        result = super().part(name, compute)
+        self._whole.computed += self.computed - computed
+        self._whole.seconds += self.seconds - seconds
+        return result
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,48 @@
+"""What is trained on which texts, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["METHODS", "OURS", "Task"]
+
+OURS = ("k-subsets", "sequential k-subsets")
+METHODS = (*OURS, "SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set and the settings of all methods on it.
+
+    The defaults are the paper's (its text, and the settings of Guerreiro & Martins that it names).
+
+    Attributes:
+        data: the name of the texts; see `hopfy.experiments._rationale_texts`.
+        share: of a text's words in its rationale.
+        temperature: 1 / beta while training.
+        transition: the score of two selected neighbours.
+        dropout: of the pooled vector.
+        hidden: features of the LSTM in each direction.
+        lr: the learning rate.
+        epochs: at most.
+        patience: epochs without a better validation score before training stops.
+        training: how many of the training texts are used, drawn at random; 0 for all.
+        test: the same for the test texts.
+        longest: of a longer text only the last words are read; 0 for any length.
+        judged: test texts for sufficiency and comprehensiveness.
+    """
+
+    data: str
+    share: float
+    temperature: float = 0.05
+    transition: float = 0.001
+    dropout: float = 0.5
+    hidden: int = 200
+    lr: float = 1e-4
+    epochs: int = 60
+    patience: int = 5
+    training: int = 0
+    test: int = 0
+    longest: int = 0
+    judged: int = 1_000
+    methods: tuple[str, ...] = METHODS
