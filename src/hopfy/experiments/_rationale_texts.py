@@ -99,7 +99,9 @@ def load(task: Task, seed: int) -> Corpus:
         embedding = lambda: frozen_embedding(vectors)  # noqa: E731
     numbers = training.labels.is_floating_point()
     return Corpus(
-        *(_encoded(part, vocabulary) for part in parts),
+        _encoded(training, vocabulary),
+        _encoded(validation, vocabulary),
+        _encoded(test, vocabulary),
         vocabulary,
         embedding,
         0 if numbers else int(training.labels.max()) + 1,

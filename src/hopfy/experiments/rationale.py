@@ -1,0 +1,200 @@
+"""Table 3: predictions from a few words, and which words these are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hopfy.experiments._base import Config, Experiment, Figure, Progress, Row, Store
+from hopfy.experiments._published_rationales import RATIONALES
+from hopfy.experiments._rationale_task import OURS, Task
+
+__all__ = ["Rationale", "RationaleConfig", "experiment"]
+
+NAMES = {
+    "sst": "SST",
+    "ag_news": "AgNews",
+    "imdb": "IMDB",
+    "beer": "Beer",
+    "eraser_movies": "ERASER movies",
+    "planted": "planted phrases",
+}
+_PLANTED = Task("planted", 0.15, 0.1, hidden=16, lr=5e-3, epochs=6, judged=100)
+
+
+@dataclass(frozen=True)
+class RationaleConfig(Config):
+    """What is trained.
+
+    Attributes:
+        tasks: in this order.
+        seeds: how many runs of everything, with seeds that follow ``seed``.
+        substitute: what is used instead where none of the tasks' texts are on this machine.
+    """
+
+    tasks: tuple[Task, ...] = ()
+    seeds: int = 1
+    substitute: Task | None = None
+
+
+_PAPER = (
+    Task("sst", 0.2, 0.1),
+    Task("ag_news", 0.2, dropout=0.0),
+    Task("eraser_movies", 0.2),
+    Task("beer", 0.1),
+    Task("imdb", 0.1),
+)
+_QUICK = (
+    Task("sst", 0.2, 0.1, hidden=32, lr=3e-3, epochs=6, training=2_000, judged=300),
+    Task(
+        "eraser_movies", 0.2, hidden=32, lr=3e-3, epochs=5, training=200, longest=200, methods=OURS
+    ),
+)
+_DESK = ()
+
+
+class Rationale(Experiment[RationaleConfig]):
+    """Eight ways to select words, on texts of five kinds."""
+
+    name: ClassVar[str] = "rationale"
+    title: ClassVar[str] = "Table 3: predictions that show the words they used"
+    profiles: ClassVar[Mapping[str, RationaleConfig]] = {
+        "demo": RationaleConfig(tasks=(replace(_PLANTED, methods=OURS),)),
+        "quick": RationaleConfig(tasks=_QUICK, substitute=_PLANTED),
+        "desk": RationaleConfig(tasks=_DESK),
+        "paper": RationaleConfig(tasks=_PAPER, seeds=5),
+    }
+
+    def data_checksum(self, config: RationaleConfig) -> str:
+        from hopfy.experiments._rationale_texts import checksum
+
+        every = "".join(checksum(task) for task in _tasks(config))
+        return hashlib.sha256(every.encode()).hexdigest()
+
+    def run(self, config: RationaleConfig, store: Store, progress: Progress) -> dict[str, Any]:
+        """Train and test every method on every task; each is a part that depends on its task only."""
+        from hopfy.experiments._rationale_texts import checksum
+        from hopfy.experiments._rationale_training import measure
+
+        tasks = _tasks(config)
+        progress.begin(self.title, config.seeds * sum(len(task.methods) for task in tasks))
+        results: dict[str, Any] = {"tasks": [asdict(task) for task in tasks], "cells": {}}
+        for task in tasks:
+            alone = replace(task, methods=())  # one more method changes nothing for the others
+            depends_on = {"task": asdict(alone), "data": checksum(task), "hopfy": _version(store)}
+            parts = store.narrowed(depends_on)
+            cells = results["cells"].setdefault(task.data, {})
+            for method in task.methods:
+                for seed in range(config.seed, config.seed + config.seeds):
+                    compute = partial(measure, method, alone, seed)
+                    found = parts.part(f"{task.data} {method} seed {seed}", compute)
+                    cells.setdefault(method, []).append(found)
+                    progress.advance()
+        return results
+
+    def compare(self, results: Mapping[str, Any]) -> list[Row]:
+        """Nothing is judged: the word vectors are others than the paper's, and some of the data."""
+        rows = []
+        for data, cells in results["cells"].items():
+            measured = "mean squared error" if data == "beer" else "F1"
+            for method, runs in cells.items():
+                published = RATIONALES.get(method)
+                paper = getattr(published, data, None)
+                name = f"{NAMES[data]}, {method}: {measured}"
+                rows.append(Row(name, _mean(runs, "score"), paper.mean if paper else None))
+        for data, cells in results["cells"].items():
+            for method, runs in cells.items():
+                rows.extend(_about_words(data, method, runs))
+        return rows
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
+        from hopfy.experiments._rationale_figures import draw_highlights, draw_scores
+
+        figures = [Figure("scores", draw_scores(results, NAMES, folder))]
+        caption = draw_highlights(results, NAMES, folder)
+        if caption is not None:
+            figures.append(Figure("highlights", caption))
+        return figures
+
+    def explain(self, results: Mapping[str, Any]) -> str:
+        data = results["cells"]
+        text = (
+            "A network reads a text and predicts from the few words that its pooling selects. "
+            "Frozen 50-dimensional GloVe vectors stand in for the paper's 300-dimensional ones. "
+        )
+        if "planted" in data:
+            text = (
+                "A network reads a text and predicts from the few words that its pooling selects. "
+                "Here the texts are made: random words around a phrase of two that decides. "
+            )
+        return (text + _claims(data)).strip()
+
+
+def _tasks(config: RationaleConfig) -> tuple[Task, ...]:
+    """Those whose texts are here; the substitute, if there is one, where none are."""
+    from hopfy.experiments._rationale_texts import is_here
+
+    if config.substitute is None:
+        return config.tasks
+    return tuple(task for task in config.tasks if is_here(task)) or (config.substitute,)
+
+
+def _version(store: Store) -> Any:
+    return store.depends_on.get("hopfy")
+
+
+def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float:
+    return float(np.mean([run[key] for run in runs]))
+
+
+def _about_words(data: str, method: str, runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """What a table of scores does not say: how much is selected, in what shape, how faithful."""
+    if "selected" not in runs[0]:
+        return []
+    name = f"{NAMES[data]}, {method}"
+    rows = [
+        Row(f"{name}: share of words selected", _mean(runs, "selected")),
+        Row(f"{name}: words in a span", _mean(runs, "span")),
+        Row(f"{name}: sufficiency (low is good)", _mean(runs, "sufficiency")),
+        Row(f"{name}: comprehensiveness (high is good)", _mean(runs, "comprehensiveness")),
+    ]
+    if runs[0].get("overlap"):
+        for part in ("precision", "recall", "f1"):
+            value = float(np.mean([run["overlap"][part] for run in runs]))
+            what = "F1" if part == "f1" else part
+            rows.append(Row(f"{name}: {what} beside human rationales", value))
+    return rows
+
+
+def _claims(data: Mapping[str, Any]) -> str:
+    """What the numbers say about the paper's findings, whichever way they fall."""
+    sentences = []
+    for name in ("sst", "imdb"):
+        cells = data.get(name, {})
+        if {*OURS, "BiLSTM"} <= cells.keys():
+            best = _mean(cells["BiLSTM"], "score")
+            plain, chained = (_mean(cells[method], "score") for method in OURS)
+            sentences.append(
+                f"{NAMES[name]}: F1 {plain:.3f} with k-subsets, {chained:.3f} with sequential "
+                f"k-subsets, {best:.3f} from all words."
+            )
+    for name, cells in data.items():
+        if set(OURS) <= cells.keys() and cells[OURS[0]][0].get("overlap"):
+            f1 = [np.mean([run["overlap"]["f1"] for run in cells[method]]) for method in OURS]
+            span = [_mean(cells[method], "span") for method in OURS]
+            verb = "agrees more" if f1[1] > f1[0] else "does not agree more"
+            sentences.append(
+                f"{NAMES[name]}: sequential k-subsets {verb} with people than k-subsets (overlap F1 "
+                f"{f1[1]:.3f} against {f1[0]:.3f}), in spans of {span[1]:.2f} against {span[0]:.2f} "
+                "words."
+            )
+    return " ".join(sentences)
+
+
+experiment = Rationale()
