@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
+from hopfy.bench._rationale import bench_rationale
 from hopfy.bench._retrieval import bench_retrieval
 from hopfy.bench._sequential import bench_sequential
 from hopfy.bench._structures import bench_structures
@@ -23,4 +24,5 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "structures": bench_structures,
     "layers": lambda _: _layers(),
     "retrieval": bench_retrieval,
+    "rationale": bench_rationale,
 }

@@ -122,7 +122,7 @@ def _draw_texts(examples: Mapping[str, Mapping[str, Any]], title: str, folder: P
     start = window(next(iter(examples.values())))
     layouts = {method: _layout(example, start) for method, example in examples.items()}
     lines = sum(layout[-1][1] + 3 for layout in layouts.values())
-    figure = canvas(9.0, 0.2 * lines + 0.3)
+    figure = canvas(8.2, 0.22 * lines + 0.3)
     axes = figure.subplots()
     axes.set(xlim=(0, _LINE), ylim=(lines, -1))
     axes.set_axis_off()
@@ -144,7 +144,7 @@ def _draw_word(axes: Any, column: int, line: float, word: str, used: bool, human
             Rectangle((column - 0.3, line - 0.45), len(word) + 0.6, 0.9, color=_YELLOW, lw=0)
         )
     axes.text(
-        column, line, word.replace("$", r"\$"), family="monospace", fontsize=7.4, va="center",
+        column, line, word.replace("$", r"\$"), family="monospace", fontsize=9.6, va="center",
         color=_RED if used != human else "black",
         weight="bold" if human else "normal", style="italic" if human else "normal",
     )  # fmt: skip
