@@ -116,28 +116,20 @@ def test_draws_have_the_gradient_of_their_formula():
     assert torch.autograd.gradcheck(draw, (a, b))
 
 
-def test_the_multiplier_follows_the_excess():
-    network = hardkuma(share=0.3).train()
-    mask = torch.ones(2, 10, dtype=torch.bool)
-    for closed, rises in ((0.0, True), (1.0, False)):
-        before = network.multiplier.clone()
-        for _ in range(40):
-            penalty = network._lagrangian(torch.full((2, 10), closed), mask)
-        assert bool(network.multiplier > before) is rises
-        assert bool(penalty > 0) is rises
-
-
-def test_the_penalty_holds_the_share_at_the_budget():
-    """A loss that wants every gate open gets the share that is allowed."""
+@pytest.mark.parametrize("pull", [-1.0, 0.3])
+def test_the_penalty_holds_the_share_at_the_budget(pull):
+    """Whether the rest of the loss opens gates or closes them."""
     network = hardkuma(share=0.3).train()
     ids, lengths = torch.randint(1, 30, (8, 20)), torch.full((8,), 20)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(300):
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.005)
+    distances = []
+    for _ in range(200):
         gates = network.explain(ids, lengths)[1]
+        distances.append(float(network.penalty().detach()))
         optimizer.zero_grad()
-        (network.penalty() - 0.5 * gates.mean()).backward()
+        (network.penalty() + 0.5 * pull * gates.mean()).backward()
         optimizer.step()
-    assert abs(float(network.excess)) < 0.08
+    assert sum(distances[-50:]) / 50 < 0.05
 
 
 # ------------------------------------------------------------------------------- faithfulness

@@ -169,25 +169,19 @@ class HardKumaNetwork(MaskingNetwork):
     A gate is :math:`z = \min(1, \max(0, l + (r - l) K))` with a Kumaraswamy variable
     :math:`K = (1 - (1 - U)^{1/b})^{1/a}`, :math:`l = -0.1`, :math:`r = 1.1`: zero and one have
     probabilities of their own, and the expected share of gates that are not zero is known in closed
-    form. `penalty` is a Lagrangian that moves this share to ``options.share``: its multiplier grows
-    while too many words are open and shrinks while too few are.
+    form. `penalty` is the distance of this share from ``options.share``.
 
     After training a gate is 0 or 1 where that is its most likely state, else its mean.
     """
 
     low, high = -0.1, 1.1
-    rate = 0.1
-    """How fast the multiplier follows, in each step."""
-    memory = 0.9
-    """How much of the past the share is averaged over."""
-    multiplier: Tensor
-    excess: Tensor
+    weight = 1.0
+    """What the penalty counts beside the loss. A multiplier that is learned, as in the paper, needs
+    many epochs, and in few it overshoots until no gate opens any more."""
 
     def __init__(self, embedding: nn.Embedding, outputs: int, options: RationaleOptions) -> None:
         super().__init__(embedding, outputs, options, scores=2)
         self.share = options.share
-        self.register_buffer("multiplier", torch.tensor(0.1))
-        self.register_buffer("excess", torch.tensor(0.0))
         self._penalty: Tensor | float = 0.0
 
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
@@ -195,7 +189,7 @@ class HardKumaNetwork(MaskingNetwork):
         closed = self.cumulative(a, b, -self.low)
         if self.training:
             gates = self.stretch(self.draw(a, b))
-            self._penalty = self._lagrangian(closed, mask)
+            self._penalty = self.weight * self._distance(closed, mask)
         else:
             gates = self.choose(a, b, closed)
         return torch.where(mask, gates, 0.0)
@@ -226,14 +220,11 @@ class HardKumaNetwork(MaskingNetwork):
         one = (opened >= closed) & (opened > between)
         return torch.where(zero, 0.0, torch.where(one, 1.0, mean))
 
-    def _lagrangian(self, closed: Tensor, mask: Tensor) -> Tensor:
+    def _distance(self, closed: Tensor, mask: Tensor) -> Tensor:
+        """Of the expected share of open gates, averaged over the texts, from the budget."""
         lengths = mask.sum(-1).clamp_min(1)
         share = (torch.where(mask, 1 - closed, 0.0).sum(-1) / lengths).mean()
-        excess = share - self.share
-        with torch.no_grad():
-            self.excess.mul_(self.memory).add_((1 - self.memory) * excess)
-            self.multiplier.mul_(torch.exp(self.rate * self.excess)).clamp_(1e-4, 1e2)
-        return self.multiplier.clone() * excess
+        return (share - self.share).abs()
 
     def penalty(self) -> Tensor | float:
         return self._penalty
