@@ -101,9 +101,11 @@ def _write_demo(out: Path, seed: int) -> Path:
     console.print(_plain_table(section.title, section.tables[0]))
     sections = [section]
     for name in experiments.names():
+        experiment = experiments.load(name)
+        profile = "demo" if "demo" in experiment.profiles else "quick"
         with _show.ShownProgress(console) as progress:
             run = experiments.reproduce(
-                experiments.load(name), out, profile="quick", seed=seed, progress=progress
+                experiment, out, profile=profile, seed=seed, progress=progress
             )
         console.print(_show.summary(run), highlight=False, soft_wrap=True)
         sections.append(section_of(run))
@@ -136,7 +138,9 @@ def _plain_table(title: str, content: Any) -> Table:
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="fig2, fig3, table1, theory ..., or all.")],
-    profile: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    profile: Annotated[
+        str, typer.Option(help="quick, desk or paper.")
+    ] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
 ) -> None:

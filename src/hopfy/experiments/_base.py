@@ -84,7 +84,9 @@ class Experiment(ABC, Generic[C]):
     Attributes:
         name: the module's name, as in ``hopfy reproduce NAME``.
         title: a line for headings.
-        profiles: a configuration for ``"quick"`` (seconds, no data) and for ``"paper"``.
+        profiles: a configuration for ``"quick"`` (no data needed) and for ``"paper"``; perhaps also
+            for ``"desk"``, about an hour on one core, and for ``"demo"``, where quick takes longer
+            than the seconds that ``hopfy demo`` has.
     """
 
     name: ClassVar[str]
