@@ -18,7 +18,9 @@ from hopfy.experiments._rationale_figures import window
 from hopfy.experiments._rationale_task import METHODS, OURS, Task
 from hopfy.experiments.rationale import RationaleConfig, experiment
 
-TINY = Task("planted", 0.15, 0.1, hidden=8, lr=1e-2, epochs=3, training=120, test=40, judged=10)
+TINY = Task(
+    "planted", 0.15, 0.1, hidden=8, lr=1e-2, epochs=3, training=120, test=40, judged=10, seeds=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +72,14 @@ def test_a_part_depends_on_its_own_task_only(tmp_path, monkeypatch):
     monkeypatch.setattr(_rationale_training, "measure", count)
     one, two = replace(TINY, methods=OURS), replace(TINY, share=0.3, methods=("BiLSTM",))
 
-    def go(*tasks: Task, seeds: int = 1) -> Store:
+    def go(*tasks: Task) -> Store:
         store = Store(tmp_path, {"config": [str(task) for task in tasks], "hopfy": "1"})
-        experiment.run(RationaleConfig(tasks=tasks, seeds=seeds), store, Quiet())
+        experiment.run(RationaleConfig(tasks=tasks), store, Quiet())
         return store
 
     assert go(one).computed == 2
     assert go(one, two).computed == 1
-    assert go(two, one, seeds=2).computed == 3
+    assert go(*(replace(task, seeds=2) for task in (two, one))).computed == 3
     more = replace(one, methods=(*OURS, "softmax"))
     assert go(more).computed == 1
     assert len(calls) == 7
@@ -100,7 +102,7 @@ def test_the_paper_profile_has_the_papers_settings():
     assert {tasks[name].temperature for name in ("ag_news", "imdb", "beer")} == {0.05}
     assert {task.hidden for task in tasks.values()} == {200}
     assert {task.lr for task in tasks.values()} == {1e-4}
-    assert experiment.profiles["paper"].seeds == 5
+    assert {task.seeds for task in tasks.values()} == {5}
     assert all(task.methods == METHODS for task in tasks.values())
 
 

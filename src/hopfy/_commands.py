@@ -138,9 +138,7 @@ def _plain_table(title: str, content: Any) -> Table:
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="fig2, fig3, table1, theory ..., or all.")],
-    profile: Annotated[
-        str, typer.Option(help="quick, desk or paper.")
-    ] = "quick",
+    profile: Annotated[str, typer.Option(help="quick, desk or paper.")] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
 ) -> None:

@@ -21,6 +21,7 @@ class Task:
         share: of a text's words in its rationale.
         temperature: 1 / beta while training.
         transition: the score of two selected neighbours.
+        word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
         lr: the learning rate.
@@ -30,12 +31,15 @@ class Task:
         test: the same for the test texts.
         longest: of a longer text only the last words are read; 0 for any length.
         judged: test texts for sufficiency and comprehensiveness.
+        seeds: how many runs of every method.
+        methods: which; those of `METHODS` by default.
     """
 
     data: str
     share: float
     temperature: float = 0.05
     transition: float = 0.001
+    word_dropout: float = 0.1
     dropout: float = 0.5
     hidden: int = 200
     lr: float = 1e-4
@@ -45,4 +49,5 @@ class Task:
     test: int = 0
     longest: int = 0
     judged: int = 1_000
+    seeds: int = 5
     methods: tuple[str, ...] = METHODS

@@ -136,6 +136,7 @@ def train_method(method: str, task: Task, corpus: Corpus, seed: int) -> tuple[Tr
         transition=task.transition,
         temperature=task.temperature,
         hidden=task.hidden,
+        word_dropout=task.word_dropout,
         dropout=task.dropout,
     )
     settings = Training(

@@ -13,7 +13,7 @@ import numpy as np
 
 from hopfy.experiments._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.experiments._published_rationales import RATIONALES
-from hopfy.experiments._rationale_task import OURS, Task
+from hopfy.experiments._rationale_task import METHODS, OURS, Task
 
 __all__ = ["Rationale", "RationaleConfig", "experiment"]
 
@@ -25,7 +25,7 @@ NAMES = {
     "eraser_movies": "ERASER movies",
     "planted": "planted phrases",
 }
-_PLANTED = Task("planted", 0.15, 0.1, hidden=16, lr=5e-3, epochs=6, judged=100)
+_PLANTED = Task("planted", 0.15, 0.1, hidden=16, lr=5e-3, epochs=6, judged=100, seeds=1)
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,11 @@ class RationaleConfig(Config):
     """What is trained.
 
     Attributes:
-        tasks: in this order.
-        seeds: how many runs of everything, with seeds that follow ``seed``.
+        tasks: in this order; two may share a data set and differ in their methods.
         substitute: what is used instead where none of the tasks' texts are on this machine.
     """
 
     tasks: tuple[Task, ...] = ()
-    seeds: int = 1
     substitute: Task | None = None
 
 
@@ -51,9 +49,17 @@ _PAPER = (
     Task("imdb", 0.1),
 )
 _QUICK = (
-    Task("sst", 0.2, 0.1, hidden=32, lr=3e-3, epochs=6, training=2_000, judged=300),
+    Task("sst", 0.2, 0.1, hidden=32, lr=3e-3, epochs=6, training=2_000, judged=300, seeds=1),
     Task(
-        "eraser_movies", 0.2, hidden=32, lr=3e-3, epochs=5, training=200, longest=200, methods=OURS
+        "eraser_movies",
+        0.2,
+        hidden=32,
+        lr=3e-3,
+        epochs=5,
+        training=200,
+        longest=200,
+        seeds=1,
+        methods=OURS,
     ),
 )
 _DESK = ()
@@ -68,7 +74,7 @@ class Rationale(Experiment[RationaleConfig]):
         "demo": RationaleConfig(tasks=(replace(_PLANTED, methods=OURS),)),
         "quick": RationaleConfig(tasks=_QUICK, substitute=_PLANTED),
         "desk": RationaleConfig(tasks=_DESK),
-        "paper": RationaleConfig(tasks=_PAPER, seeds=5),
+        "paper": RationaleConfig(tasks=_PAPER),
     }
 
     def data_checksum(self, config: RationaleConfig) -> str:
@@ -83,20 +89,24 @@ class Rationale(Experiment[RationaleConfig]):
         from hopfy.experiments._rationale_training import measure
 
         tasks = _tasks(config)
-        progress.begin(self.title, config.seeds * sum(len(task.methods) for task in tasks))
-        results: dict[str, Any] = {"tasks": [asdict(task) for task in tasks], "cells": {}}
+        progress.begin(self.title, sum(task.seeds * len(task.methods) for task in tasks))
+        cells: dict[str, dict[str, list[Any]]] = {}
         for task in tasks:
-            alone = replace(task, methods=())  # one more method changes nothing for the others
-            depends_on = {"task": asdict(alone), "data": checksum(task), "hopfy": _version(store)}
-            parts = store.narrowed(depends_on)
-            cells = results["cells"].setdefault(task.data, {})
+            # One more method or seed changes nothing for the others.
+            alone = replace(task, methods=(), seeds=1)
+            depends_on = {"task": asdict(alone), "data": checksum(task)}
+            parts = store.narrowed(depends_on | {"hopfy": store.depends_on.get("hopfy")})
             for method in task.methods:
-                for seed in range(config.seed, config.seed + config.seeds):
+                for seed in range(config.seed, config.seed + task.seeds):
                     compute = partial(measure, method, alone, seed)
                     found = parts.part(f"{task.data} {method} seed {seed}", compute)
-                    cells.setdefault(method, []).append(found)
+                    cells.setdefault(task.data, {}).setdefault(method, []).append(found)
                     progress.advance()
-        return results
+        ordered = {
+            data: {method: own[method] for method in METHODS if method in own}
+            for data, own in cells.items()
+        }
+        return {"tasks": [asdict(task) for task in tasks], "cells": ordered}
 
     def compare(self, results: Mapping[str, Any]) -> list[Row]:
         """Nothing is judged: the word vectors are others than the paper's, and some of the data."""
@@ -143,10 +153,6 @@ def _tasks(config: RationaleConfig) -> tuple[Task, ...]:
     if config.substitute is None:
         return config.tasks
     return tuple(task for task in config.tasks if is_here(task)) or (config.substitute,)
-
-
-def _version(store: Store) -> Any:
-    return store.depends_on.get("hopfy")
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float:
