@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hopfy.estimators._faithfulness import faithfulness
+from hopfy.estimators import RationaleClassifier, faithfulness
 from hopfy.estimators._rationale_network import METHODS, RationaleOptions, build_network
 from hopfy.estimators._rationalizers import COMPARED, HardKumaNetwork
 
@@ -56,10 +56,24 @@ def test_every_trained_parameter_gets_a_gradient(network):
 
 
 def test_methods_are_found_by_name():
-    for name in METHODS:
-        assert build_network(name, nn.Embedding(9, 4), 2, OPTIONS)
-    for function in COMPARED.values():
-        assert build_network(function, nn.Embedding(9, 4), 2, OPTIONS)
+    for name, function in EVERY.items():
+        found = build_network(name, nn.Embedding(9, 4), 2, OPTIONS)
+        assert type(found) is type(function(nn.Embedding(9, 4), 2, OPTIONS))
+    with pytest.raises(ValueError, match=r"'HardKuma'.*got 'SoftKuma'"):
+        build_network("SoftKuma", nn.Embedding(9, 4), 2, OPTIONS)
+
+
+@pytest.mark.parametrize("method", ["HardKuma", "SPECTRA", "fusedmax"])
+def test_estimators_take_every_method_and_can_be_judged(method):
+    texts = ["a good film tonight", "what a bad film", "a good old story", "a bad plot again"] * 10
+    model = RationaleClassifier(
+        method=method, share=0.25, vectors=8, hidden=8, lr=0.03, max_epochs=8, random_state=0
+    ).fit(texts, [1, 0, 1, 0] * 10)
+    assert model.score(texts, [1, 0, 1, 0] * 10) == 1.0
+    found = faithfulness(model, texts)
+    assert all(-1 <= value <= 1 for value in found)
+    if method != "HardKuma":  # whose rationale may be empty
+        assert found.sufficiency < found.comprehensiveness
 
 
 @pytest.mark.parametrize("name", ["k-subsets", "sequential k-subsets", "SPECTRA"])

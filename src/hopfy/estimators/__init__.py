@@ -12,12 +12,14 @@ except ImportError:
     ) from None
 
 from hopfy._warnings import NoKnownWordsWarning
+from hopfy.estimators._faithfulness import Faithfulness, faithfulness
 from hopfy.estimators._highlight import Overlap, Rationale, Rationales
 from hopfy.estimators._rationale import RationaleClassifier, RationaleRegressor
 from hopfy.estimators._rationale_network import RationaleModule, RationaleNetwork, RationaleOptions
 from hopfy.estimators._vectors import WordVectors
 
 __all__ = [
+    "Faithfulness",
     "NoKnownWordsWarning",
     "Overlap",
     "Rationale",
@@ -28,4 +30,5 @@ __all__ = [
     "RationaleRegressor",
     "Rationales",
     "WordVectors",
+    "faithfulness",
 ]

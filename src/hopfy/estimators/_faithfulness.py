@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators._text import as_texts
 
 __all__ = ["Faithfulness", "faithfulness"]
@@ -55,10 +57,14 @@ def faithfulness(estimator: Any, texts: Sequence[Any]) -> Faithfulness:
 
 
 def _losses(estimator: Any, whole: list[Any], *changed: list[Any]) -> list[float]:
-    if not hasattr(estimator, "predict_proba"):
-        before = np.asarray(estimator.predict(whole))
-        return [float(np.abs(before - estimator.predict(texts)).mean()) for texts in changed]
-    before = np.asarray(estimator.predict_proba(whole))
+    probable = hasattr(estimator, "predict_proba")
+    predict = estimator.predict_proba if probable else estimator.predict
+    before = np.asarray(predict(whole))
+    with warnings.catch_warnings():
+        # Texts that lose all their words are what this is about.
+        warnings.simplefilter("ignore", NoKnownWordsWarning)
+        after = [np.asarray(predict(texts)) for texts in changed]
+    if not probable:
+        return [float(np.abs(before - each).mean()) for each in after]
     rows, classes = np.arange(len(before)), before.argmax(1)
-    after = [np.asarray(estimator.predict_proba(texts)) for texts in changed]
     return [float((before - each)[rows, classes].mean()) for each in after]

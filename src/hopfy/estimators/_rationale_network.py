@@ -309,12 +309,15 @@ def build_network(
 ) -> RationaleModule:
     """A network by the name of its method, or from a function of the same three arguments."""
     if isinstance(method, str):
-        if method not in METHODS:
-            known = ", ".join(repr(name) for name in METHODS)
+        from hopfy.estimators._rationalizers import COMPARED  # which builds on this module
+
+        methods = METHODS | COMPARED
+        if method not in methods:
+            known = ", ".join(repr(name) for name in methods)
             raise ValueError(
                 f"expected method to be one of {known}, or a function; got {method!r}."
             )
-        method = METHODS[method]
+        method = methods[method]
     if not callable(method):
         raise TypeError(
             "expected method to be a name or a function (embedding, outputs, options) -> network, "

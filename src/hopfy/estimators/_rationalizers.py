@@ -147,7 +147,7 @@ class SpectraNetwork(MaskingNetwork):
     >>> import torch
     >>> network = SpectraNetwork(nn.Embedding(9, 5), 2, RationaleOptions(share=0.5, hidden=4)).eval()
     >>> logits, weights = network.explain(torch.tensor([[4, 2, 5, 3]]), torch.tensor([4]))
-    >>> logits.shape, round(float(weights.sum()), 4)
+    >>> logits.shape, round(float(weights.detach().sum()), 4)
     (torch.Size([1, 2]), 2.0)
     """
 
@@ -191,7 +191,7 @@ class HardKumaNetwork(MaskingNetwork):
             gates = self.stretch(self.draw(a, b))
             self._penalty = self.weight * self._distance(closed, mask)
         else:
-            gates = self.choose(a, b, closed)
+            gates, self._penalty = self.choose(a, b, closed), 0.0
         return torch.where(mask, gates, 0.0)
 
     def cumulative(self, a: Tensor, b: Tensor, place: float) -> Tensor:

@@ -17,7 +17,6 @@ from hopfy.estimators._rationale_network import (
     build_network,
     words_to_select,
 )
-from hopfy.estimators._rationalizers import COMPARED
 from hopfy.estimators._text import EncodedTexts, SimilarLengths, Text, as_texts
 from hopfy.estimators._training import Labelled, Training, reduce_on_plateau, seeded, train
 from hopfy.experiments._rationale_metrics import (
@@ -118,15 +117,14 @@ class _Loss(nn.Module):
 
     def __init__(self, network: RationaleModule, classes: int) -> None:
         super().__init__()
-        self._network, self._classes = (network,), classes  # not a part of the loss to train
+        self._penalty, self._classes = network.penalty, classes
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._classes:
             loss = nn.functional.cross_entropy(logits, labels)
         else:
             loss = nn.functional.mse_loss(logits.sigmoid().squeeze(-1), labels)
-        network = self._network[0]
-        return loss + network.penalty() if network.training else loss
+        return loss + self._penalty()
 
 
 def train_method(method: str, task: Task, corpus: Corpus, seed: int) -> tuple[Trained, Any]:
@@ -150,8 +148,7 @@ def train_method(method: str, task: Task, corpus: Corpus, seed: int) -> tuple[Tr
         optimizer=torch.optim.Adam,
     )
     with seeded(seed):
-        factory = COMPARED.get(method, method)
-        network = build_network(factory, corpus.embedding(), corpus.classes or 1, options)
+        network = build_network(method, corpus.embedding(), corpus.classes or 1, options)
         history = train(
             network,
             _Loss(network, corpus.classes),
