@@ -37,7 +37,9 @@ def test_it_solves_its_definition(size, strength, seed):
 def test_the_smoothing_obeys_its_optimality_conditions(size, strength, seed):
     """The dual u = cumsum(theta - y) stays in [-lambda, lambda], touches it where y jumps, ends at 0."""
     scores = np.random.default_rng(seed).normal(size=size).round(1)  # ties too
-    smooth = total_variation.solve(torch.from_numpy(scores), torch.tensor(strength, dtype=F64)).numpy()
+    smooth = total_variation.solve(
+        torch.from_numpy(scores), torch.tensor(strength, dtype=F64)
+    ).numpy()
     dual = np.cumsum(scores - smooth)
     assert abs(dual[-1]) < 1e-9
     assert np.abs(dual).max() <= strength + 1e-9
