@@ -272,6 +272,20 @@ class TestBadInput:
         with pytest.raises(ValueError, match="expected bounds to be None or finite numbers"):
             reg.set_params(bounds=(1, 0)).fit(["a b", "b a"], [0.5, 0.2])
 
+    def test_a_failed_fit_leaves_no_half_of_a_model(self) -> None:
+        clf = RationaleClassifier(**TINY).fit(TEXTS[:20], LABELS[:20])
+        with pytest.raises(ValueError, match="expected method"):
+            clf.set_params(method="guess").fit(["other words"] * 4, [0, 1] * 2)
+        with pytest.raises(ValueError, match="not fitted"):
+            clf.predict(NEW)
+
+    def test_parameters_set_after_fit_wait_for_the_next(self, tiny: RationaleClassifier) -> None:
+        before = [each.k for each in tiny.rationale(NEW)]
+        try:
+            assert [each.k for each in tiny.set_params(share=1.0).rationale(NEW)] == before
+        finally:
+            tiny.set_params(share=0.2)
+
     def test_before_fit(self, tmp_path) -> None:
         for call in ("predict", "predict_proba", "rationale", "explain_html"):
             with pytest.raises(ValueError, match="not fitted"):
@@ -381,6 +395,10 @@ class TestHighlights:
         card = Rationale(tokens, np.zeros(12), 1, "x")
         assert str(card) == "It isn't bad (really), it's ok."
 
+    def test_half_a_character_can_still_be_written(self, tmp_path) -> None:
+        page = html_page([Rationale(Text(("\ud800",)), np.ones(1), 1, "x")])
+        (tmp_path / "page.html").write_text(page, encoding="utf-8")
+
     def test_an_empty_text_has_a_card(self) -> None:
         cards = Rationales([Rationale(tokenize("  "), np.zeros(0), 0, "x")])
         assert "0 of 0 words" in cards._repr_html_()
@@ -403,6 +421,7 @@ class TestFiles:
         same = RationaleClassifier.load(tmp_path / "model")
         np.testing.assert_array_equal(same.predict_proba(NEW), clf.predict_proba(NEW))
         assert same.get_params() == clf.get_params()
+        assert same.options_ == clf.options_
         for one, other in zip(same.rationale(NEW), clf.rationale(NEW), strict=True):
             np.testing.assert_array_equal(one.weights, other.weights)
         with pytest.warns(NoKnownWordsWarning):

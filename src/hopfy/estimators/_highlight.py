@@ -285,7 +285,8 @@ def _blank(one: str, other: str) -> str:
 
 
 def _render(name: str, **values: Any) -> str:
-    return str(_template(name).render(**values))
+    found = str(_template(name).render(**values))
+    return found.encode("utf-8", "replace").decode()  # half a character could not be written
 
 
 @lru_cache

@@ -30,7 +30,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
     r"""A classifier of texts that predicts from a share of the words and shows them.
 
     Word vectors, a bidirectional LSTM, Hopfield pooling with one learned query q, a linear layer
-    (Sec. 6 of the paper). The pooling's weights :math:`\hat y_\Omega(\beta X q)` are mixtures of
+    (Sec. 5.4 of the paper). The pooling's weights :math:`\hat y_\Omega(\beta X q)` are mixtures of
     subsets of :math:`k = \mathrm{round}(\text{share} \cdot \text{length})` words; at the low
     temperature of prediction nearly always one subset, so that the highlighted words are all that
     the last layer sees, each through its LSTM state.
@@ -67,7 +67,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         classes_: the labels, sorted.
         class_prior_: their shares in training, the answer for a text without a known word.
         vocabulary_: the known words.
-        network_: a torch module.
+        network_: a torch module, `RationaleModule`; ``options_`` is what it was made with.
         history_: a table for each epoch.
 
     >>> import numpy as np
@@ -224,7 +224,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
 
     Attributes:
         mean_: of the training targets, the answer for a text without a known word.
-        vocabulary_, network_, history_: as there.
+        vocabulary_, network_, options_, history_: as there.
 
     >>> from hopfy.estimators import RationaleRegressor
     >>> texts = ["a good film tonight", "what a bad film", "a good old story", "a bad plot again"] * 20

@@ -57,7 +57,9 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
     """Texts to a network's outputs and weights; a subclass says what the outputs mean."""
 
     _kind: Kind
+    _no_words: str
     network_: RationaleModule
+    options_: RationaleOptions
     vocabulary_: Vocabulary
 
     def __init__(
@@ -117,7 +119,9 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
             y: one target for each.
             validation: texts and targets that decide when to stop; by default a share of X and y.
         """
-        options, settings = self._options(), self._training()
+        if hasattr(self, "network_"):  # if this fit fails, no half of it is taken for a model
+            del self.network_
+        self.options_, settings = self._options(), self._training()
         texts = as_texts(X)
         targets = self._learn_targets(y, len(texts))
         held = as_texts(validation[0]) if validation is not None else []
@@ -125,7 +129,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with seeded(seed):
             embedding = self._learn_words(texts)
-            network = build_network(self.method, embedding, self._outputs, options)
+            network = build_network(self.method, embedding, self._outputs, self.options_)
             data = EncodedTexts.of([*texts, *held], self.vocabulary_)
             training, stopping = self._parts(data, targets, len(held), seed)
             every = torch.cat([targets, more])
@@ -146,7 +150,9 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         """The words that each prediction was made from, see `Rationale`."""
         texts, data = self._texts(X)
         outputs, weights = self._explain(data)
-        counts = words_to_select(torch.from_numpy(data.lengths), self.share).long().tolist()
+        counts = (
+            words_to_select(torch.from_numpy(data.lengths), self.options_.share).long().tolist()
+        )
         answers = self._answers(self._numbers(outputs, data))
         return Rationales(
             Rationale(text, row, k, *answer)
@@ -185,7 +191,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         settings = {
             "parameters": parameters,
             "vector_size": self._vector_size,
-            "learned": isinstance(self.vectors, int),
+            "learned": self._learned,
             "targets": self._targets_table(),
         }
         table = {_WORDS_KEY: torch.frombuffer(bytearray(words), dtype=torch.uint8)}
@@ -202,7 +208,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         file, others = _files.open_file(path, cls._kind)
         try:
             made = cls(**_parameters(cls, file, method))
-            made._options(), made._training()
+            made.options_, _ = made._options(), made._training()
             made.vocabulary_ = _words(others[_WORDS_KEY], bool(made.lowercase))
             made._load_targets(file.settings["targets"])
             size, learned = file.settings["vector_size"], file.settings["learned"]
@@ -216,9 +222,9 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         def network() -> RationaleModule:
             embedding = learned_embedding(made.vocabulary_, size)
             embedding.weight.requires_grad_(learned)
-            return build_network(made.method, embedding, made._outputs, made._options())
+            return build_network(made.method, embedding, made._outputs, made.options_)
 
-        made._vector_size = size
+        made._vector_size, made._learned = size, learned
         made.network_ = cast(RationaleModule, _files.build(file, network)).to(made.device)
         if made.vectors == _OWN_VECTORS:
             made.vectors = made._stored_vectors()
@@ -287,6 +293,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn_words(self, texts: Sequence[Text]) -> nn.Embedding:
         """The vocabulary, and the vectors of its words."""
         learned = isinstance(self.vectors, int | np.integer) and not isinstance(self.vectors, bool)
+        self._learned = learned
         for name, lowest in (("min_count", 1), ("keep_words", 0), ("vectors", 1)):
             value = getattr(self, name)
             if name == "vectors" and not learned:

@@ -95,7 +95,7 @@ class RationaleModule(nn.Module):
 
 
 class RationaleNetwork(RationaleModule):
-    r"""Logits ``head(pooling(encoder(embedding(ids))))`` (Sec. 6 of the paper, structured rationalizers).
+    r"""Logits ``head(pooling(encoder(embedding(ids))))`` (the paper's Sec. 5.4).
 
     Args:
         embedding: ids (B, L) to vectors (B, L, D).
@@ -167,10 +167,8 @@ class Temperature(nn.Module):
 
     def __init__(self, train: float, test: float) -> None:
         super().__init__()
-        self.train_beta, self.test_beta = (
-            1 / as_positive(train, "temperature"),
-            1 / as_positive(test, "test_temperature"),
-        )
+        self.train_beta = 1 / as_positive(train, "temperature")
+        self.test_beta = 1 / as_positive(test, "test_temperature")
 
     def forward(self) -> float:
         return self.train_beta if self.training else self.test_beta
@@ -199,19 +197,16 @@ class ShareOfWords(nn.Module):
         learn: train the transition.
     """
 
-    transition: Tensor | None
+    transition: Tensor | float | None
 
     def __init__(
         self, share: float, beta: Temperature, transition: float | None = None, learn: bool = False
     ) -> None:
         super().__init__()
-        self.share, self.beta = share, beta
-        if transition is None:
-            self.transition = None
-        elif learn:
+        self.share, self.beta, self.transition = share, beta, transition
+        if learn and transition is not None:
+            del self.transition  # a parameter cannot take the place of a number
             self.transition = nn.Parameter(torch.tensor(float(transition)))
-        else:
-            self.register_buffer("transition", torch.tensor(float(transition), dtype=torch.float64))
 
     def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Weights of scores (B, heads, queries, L)."""
@@ -222,7 +217,8 @@ class ShareOfWords(nn.Module):
         return F.sequential_ksubsets(scores, k, self.transition * self.beta(), mask=mask)
 
     def extra_repr(self) -> str:
-        return f"share={self.share}"
+        fixed = isinstance(self.transition, float)
+        return f"share={self.share}" + (f", transition={self.transition}" if fixed else "")
 
 
 class WordPooling(nn.Module):
