@@ -12,15 +12,21 @@ except ImportError:
     ) from None
 
 from hopfy._warnings import NoKnownWordsWarning
+from hopfy.estimators._bags import Bags
 from hopfy.estimators._faithfulness import Faithfulness, faithfulness
 from hopfy.estimators._highlight import Overlap, Rationale, Rationales
+from hopfy.estimators._mil import MILClassifier
+from hopfy.estimators._on_instances import OnInstances
 from hopfy.estimators._rationale import RationaleClassifier, RationaleRegressor
 from hopfy.estimators._rationale_network import RationaleModule, RationaleNetwork, RationaleOptions
 from hopfy.estimators._vectors import WordVectors
 
 __all__ = [
+    "Bags",
     "Faithfulness",
+    "MILClassifier",
     "NoKnownWordsWarning",
+    "OnInstances",
     "Overlap",
     "Rationale",
     "RationaleClassifier",

@@ -72,8 +72,11 @@ def hopfield_pooling(
     Bag dropout drops a share of the weights while training, so that no single instance can carry a
     bag alone (App. G.3 of the paper). Without a head size the heads share the features, rounded up.
     """
-    sizes = Sizes(size, head=head_size or math.ceil(size / heads))
-    return HopfieldPooling(sizes, heads, omega=omega, beta=beta, dropout=dropout)
+    if head_size is None and isinstance(heads, int) and heads > 0:
+        head_size = math.ceil(size / heads)
+    return HopfieldPooling(
+        Sizes(size, head=head_size), heads, omega=omega, beta=beta, dropout=dropout
+    )
 
 
 class MeanPooling(nn.Module):

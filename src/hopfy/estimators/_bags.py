@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 __all__ = ["Bags", "pack"]
@@ -20,6 +21,7 @@ class Bags(Sequence[Any]):
     Args:
         instances: (I, ...), all instances of the first bag, then of the second, and so on.
         lengths: (B,) how many instances each bag has, none of them zero.
+        order: (I,) where each instance was in the array that it came from, if it moved.
 
     >>> import torch
     >>> bags = Bags(torch.arange(6.0).reshape(3, 2), torch.tensor([1, 2]))
@@ -30,8 +32,10 @@ class Bags(Sequence[Any]):
     {'instances': (3, 2), 'places': (2, 2), 'mask': (2, 2)}
     """
 
-    def __init__(self, instances: Tensor, lengths: Tensor) -> None:
-        self.instances, self.lengths = instances, lengths
+    def __init__(
+        self, instances: Tensor, lengths: Tensor, order: np.ndarray[Any, Any] | None = None
+    ) -> None:
+        self.instances, self.lengths, self.order = instances, lengths, order
         self.offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
     def __len__(self) -> int:
@@ -82,6 +86,10 @@ def pack(bags: Any, bag_ids: Any = None) -> Bags:
         return bags
     if bag_ids is not None:
         return _by_ids(bags, bag_ids)
+    if issparse(bags):
+        raise TypeError(
+            f"expected dense bags, got a sparse {type(bags).__name__}; convert with .toarray()."
+        )
     if not isinstance(bags, Sequence | np.ndarray | Tensor) and not hasattr(bags, "__array__"):
         raise TypeError(
             f"expected bags as a list of arrays, got {type(bags).__name__}; "
@@ -113,7 +121,7 @@ def _by_ids(instances: Any, bag_ids: Any) -> Bags:
     rank = np.argsort(np.argsort(first))[number]
     order = np.argsort(rank, kind="stable")
     lengths = torch.from_numpy(np.bincount(rank))
-    return Bags(torch.from_numpy(array[order]), lengths)
+    return Bags(torch.from_numpy(array[order]), lengths, order)
 
 
 def _table(bags: Any) -> Any:
@@ -122,6 +130,11 @@ def _table(bags: Any) -> Any:
         raise ValueError(
             f"expected bags as a list of arrays, or an array (B, n, ...) of them, got an array of "
             f"shape {tuple(array.shape)}. Reshape your data to (1, -1) if it is one instance."
+        )
+    if 0 in array.shape[-1:]:
+        raise ValueError(
+            f"expected at least one feature, got 0 feature(s) (shape={tuple(array.shape)}) while a "
+            "minimum of 1 is required."
         )
     return array
 
@@ -139,7 +152,7 @@ def _as_instances(bag: Any, name: str) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError) as error:
         if "Complex" in str(error):
             raise
-        raise ValueError(
+        raise type(error)(
             f"expected {name} to be an array of numbers, one instance per row, but {error}."
         ) from None
     if array.ndim == 0:
@@ -149,10 +162,7 @@ def _as_instances(bag: Any, name: str) -> np.ndarray[Any, Any]:
     if len(array) == 0:
         raise ValueError(f"expected at least one instance in {name}, got an empty bag; drop it.")
     if array[0].size == 0:
-        raise ValueError(
-            f"expected at least one feature in {name}, got 0 feature(s) (shape={array.shape}) "
-            "while a minimum of 1 is required."
-        )
+        raise ValueError(f"expected at least one feature in {name}, got shape {array.shape}.")
     if not np.isfinite(array).all():
         kind = "NaN" if np.isnan(array).any() else "infinity"
         raise ValueError(

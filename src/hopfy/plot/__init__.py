@@ -5,12 +5,14 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart. N
 no setting of matplotlib is changed: add to the axes, save ``axes.figure``, or call ``plt.show()``.
 """
 
+from hopfy.plot._bag import bag
 from hopfy.plot._grid import recall_grid
 from hopfy.plot._paths import regularization_path
 from hopfy.plot._plane import basins, energy_landscape, trajectory
 from hopfy.plot._weights import weights
 
 __all__ = [
+    "bag",
     "basins",
     "energy_landscape",
     "recall_grid",
