@@ -144,6 +144,29 @@ def test_a_recall_grid_frames_what_came_back_exactly():
     rendered(ax)
 
 
+def test_a_bag_frames_what_counts_and_fades_what_does_not():
+    shares = np.array([0.75, 0.0, 0.25])
+    for pictures in (
+        np.ones((3, 5, 4)),
+        np.arange(60.0).reshape(3, 1, 5, 4),
+        np.arange(180.0).reshape(3, 3, 5, 4),
+    ):
+        ax = hopfy.plot.bag(pictures, shares, targets=[True, False, False], columns=2, title="bag")
+        widths = [frame.get_linewidth() for frame in ax.patches]
+        assert widths[0] > widths[2] > widths[1]
+        assert [image.get_alpha() for image in ax.images] == [1.0, 0.25, 1.0]
+        assert [text.get_text() for text in ax.texts] == [".75", "0", ".25"]
+        assert len(ax.lines) == 1  # one target
+        assert ax.get_title() == "bag"
+
+
+def test_a_bag_of_vectors_becomes_bars():
+    ax = fresh()
+    shares = [0.75, 0.0, 0.25]
+    assert hopfy.plot.bag(np.ones((3, 7)), shares, ax=ax) is ax
+    assert [bar.get_height() for bar in ax.patches] == shares
+
+
 def test_missing_pixels_stay_blank():
     cue = torch.tensor([[1.0, torch.nan, 0.0, 0.5]])
     ax = hopfy.plot.recall_grid({"cue": cue}, ax=fresh())
@@ -164,6 +187,8 @@ def test_missing_pixels_stay_blank():
         ),
         (lambda: hopfy.plot.recall_grid({"a": torch.ones(1, 5)}), "pass shape=\\(H, W\\)"),
         (lambda: hopfy.plot.recall_grid({"a": network()}), "expected queries"),
+        (lambda: hopfy.plot.bag(np.ones((2, 3)), [1.0]), "one weight for each of 2 instances"),
+        (lambda: hopfy.plot.bag(np.ones(2), [1.0, 0.0]), "the instances of one bag"),
         (
             lambda: hopfy.plot.recall_grid({"a": torch.ones(1, 4), "b": torch.ones(2, 4)}),
             "in every row",

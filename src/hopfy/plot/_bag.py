@@ -54,7 +54,8 @@ def bag(
     else:
         across = max(1, min(columns, len(shares)))
         rows = math.ceil(len(shares) / across)
-        ax = fresh_axes(ax, 0.62 * across + 0.3, 0.78 * rows + 0.5)
+        height = pictures.shape[1] / pictures.shape[2] + 1.4 * _GAP
+        ax = fresh_axes(ax, 0.62 * across + 0.2, 0.5 * rows * height + 0.5)
         _draw_pictures(ax, pictures, shares, known, across)
     ax.set_title(title, fontsize=9)
     return ax
@@ -117,7 +118,7 @@ def _draw_bars(ax: Axes, shares: Any, known: Any) -> None:
     ax.plot(places[zero], shares[zero], "_", color=GREY, markersize=6, clip_on=False)
     if known.any():
         ax.plot(places[known], shares[known], "v", color=colour(2), markersize=5, label="target")
-        ax.legend(frameon=False, fontsize=7)
+        ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1))
     ax.set_xticks(places, [str(place) for place in places], fontsize=7)
     ax.set_xlabel("instance", color=INK)
     ax.set_ylabel("weight", color=INK)
