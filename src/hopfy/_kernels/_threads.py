@@ -1,11 +1,20 @@
-"""Rows over a few threads of our own, as many as `torch.get_num_threads()`."""
+"""Rows over a few threads, as many as `torch.get_num_threads()`.
+
+Torch computes with a team of OpenMP threads that keep spinning for a while after their work. Threads
+of our own would have to fight them for the cores, so we join that team: `GOMP_parallel`, the entry
+point behind every ``#pragma omp parallel``, calls us back on each of its threads. Where torch has no
+such team, and in a forked child, which inherits none, a small pool of our own takes its place.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,20 +23,18 @@ __all__ = ["over_rows"]
 
 # Below this many entries a second thread costs more than it saves.
 _WORTH_A_THREAD = 32_768
-# Pieces per thread: torch's own threads keep spinning for a while after their work, so one of ours
-# may get only half a core, and the others should not wait for it.
+# Pieces per thread: a thread may get only half a core, and the others should not wait for it.
 _PIECES = 6
 
-_pool: ThreadPoolExecutor | None = None
-_pool_size = 0
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any) -> list[Any]:
     """Call ``kernel(start, stop, *arguments)`` until every row is covered; return its answers.
 
-    ``work`` estimates the whole cost in entries touched; it decides how many threads take part. The
-    calling thread takes pieces itself, and never waits for a thread that has not begun, so nested
-    and concurrent calls cannot block each other.
+    ``work`` estimates the whole cost in entries touched; it decides how many threads take part. Threads
+    take pieces of rows in turn, and the calling one takes part, so the work gets done however many
+    of them come.
     """
     threads = min(torch.get_num_threads(), rows, work // _WORTH_A_THREAD)
     if threads <= 1:
@@ -35,20 +42,72 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     pieces = min(rows, threads * _PIECES)
     edges = [rows * piece // pieces for piece in range(pieces + 1)]
     tickets = count()  # taking the next number is atomic
+    answers: list[Any] = []
+    failures: list[BaseException] = []
 
-    def drain() -> list[Any]:
-        answers = []
-        while (piece := next(tickets)) < pieces:
-            answers.append(kernel(edges[piece], edges[piece + 1], *arguments))
-        return answers
+    def drain(_: object = None) -> None:
+        try:
+            while (piece := next(tickets)) < pieces:
+                answers.append(kernel(edges[piece], edges[piece + 1], *arguments))
+        except BaseException as failure:  # cannot cross the team's C frames: raised below
+            failures.append(failure)
 
+    team = None if _forked else _torch_team()
+    if team is None:
+        _run_in_pool(drain, threads)
+    else:
+        team(_Callback(drain), None, threads, 0)
+    if failures:
+        raise failures[0]
+    return answers
+
+
+# --- torch's team ---------------------------------------------------------------------------------
+
+_forked = False
+
+
+@cache
+def _torch_team() -> Callable[..., Any] | None:
+    """``GOMP_parallel(callback, data, threads, flags)`` of the library torch itself runs on."""
+    library = _openmp_library()
+    if library is None:
+        return None
+    try:
+        parallel = ctypes.CDLL(library).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    parallel.argtypes = [_Callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    parallel.restype = None
+    return parallel
+
+
+def _openmp_library() -> str | None:
+    """The file of the one OpenMP runtime in this process; None if there is not exactly one."""
+    if "OpenMP" not in torch.__config__.parallel_info():
+        return None
+    try:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    files = {line.split(maxsplit=5)[-1] for line in mapped if "omp.so" in line}
+    return files.pop() if len(files) == 1 else None
+
+
+# --- a pool of our own ----------------------------------------------------------------------------
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+
+
+def _run_in_pool(drain: Callable[[], None], threads: int) -> None:
+    """Run ``drain`` here and on other threads; never wait for one that has not begun."""
     pool = _shared_pool(threads - 1)
     helpers = [pool.submit(drain) for _ in range(threads - 1)]
-    answers = drain()
+    drain()
     for helper in helpers:
         if not helper.cancel():
-            answers += helper.result()
-    return answers
+            helper.result()
 
 
 def _shared_pool(size: int) -> ThreadPoolExecutor:
@@ -59,11 +118,11 @@ def _shared_pool(size: int) -> ThreadPoolExecutor:
     return _pool
 
 
-def _forget_pool() -> None:
-    global _pool, _pool_size
-    _pool, _pool_size = None, 0
+def _after_fork() -> None:
+    global _pool, _pool_size, _forked
+    _pool, _pool_size, _forked = None, 0, True
 
 
-# A forked child inherits the object but none of its threads.
+# A forked child inherits the objects but none of the threads behind them.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -8,13 +8,11 @@ import math
 import numpy as np
 
 from hopfy._kernels._compile import jit
-from hopfy._kernels._rows_compiled import collect, row_top, type_of
+from hopfy._kernels._rows_compiled import LANES, PADDING, collect, pad, row_tops, support
 
 __all__ = ["ksubsets_backward", "ksubsets_forward"]
 
 _STEPS = 200  # the root search needs about five
-_SEGMENT = 32  # a long row is cut into segments of this size,
-_LANES = 32  # a short one into this many interleaved parts
 
 
 @jit
@@ -24,19 +22,18 @@ def ksubsets_forward(start, stop, scores, bits, k, weights):
     A row with fewer than k finite scores takes all of them; the last such row is returned, or -1.
     """
     size = scores.shape[1]
-    d = np.empty(size + 1)
-    index = np.empty(size + 1, np.int64)
-    order = np.empty(size)
+    d, order = np.empty(size + PADDING), np.empty(size + PADDING)
+    index = np.empty(size + PADDING, np.int64)
+    lanes = np.empty(LANES)
     short = -1
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         wanted = k[r if k.shape[0] > 1 else 0]
-        top, spoiled = row_top(bits[r])
+        top, spoiled = row_tops(row, bits[r], lanes)
         out[:] = np.nan if spoiled else 0.0
         if spoiled or top == -np.inf or wanted == 0.0:
             continue
-        reach = np.float64(top) - _kth_bound(row, bits[r], math.ceil(wanted), order) + 1.0
-        count = collect(row, top, reach, d, index)
+        count = collect(row, top, _reach(np.float64(top), lanes, wanted), d, index)
         if count <= wanted:
             for j in range(count):
                 out[index[j]] = 1.0
@@ -46,29 +43,36 @@ def ksubsets_forward(start, stop, scores, bits, k, weights):
         pivot = _kth_smallest(d, count, math.ceil(wanted), order)
         for j in range(count):
             d[j] -= pivot  # now the k-th best is at 0 and the threshold between 0 and 1 below it
-        tau = _threshold(d, count, wanted)
+        tau = _threshold(d, pad(d, count), wanted, 0.0, 1.0)
         for j in range(count):
             out[index[j]] = min(max(tau - d[j], 0.0), 1.0)
     return short
 
 
 @jit
-def _kth_bound(row, bits, k, tops):
-    """A lower bound of the k-th largest score: the k-th largest among maxima of parts of the row."""
-    segments = row.shape[0] // _SEGMENT
-    if segments >= 4 * k:
-        for s in range(segments):
-            tops[s] = -np.float64(row_top(bits[s * _SEGMENT : (s + 1) * _SEGMENT])[0])
-        return -_select(tops, segments, k)
-    if row.shape[0] < _LANES or 2 * k > _LANES:
-        return -np.inf
-    for j in range(_LANES):
-        tops[j] = -np.float64(row[j])
-    for start in range(_LANES, row.shape[0] - _LANES + 1, _LANES):
-        for j in range(_LANES):
-            v = -np.float64(row[start + j])
-            tops[j] = v if v < tops[j] else tops[j]
-    return -_select(tops, _LANES, k)
+def _reach(top, lanes, k):
+    """How far below the top a score may lie and still have weight: from the parts' maxima alone.
+
+    Leaving entries out of ``sum clip(t - d, 0, 1) = k`` raises its root t. The maxima of wider parts,
+    one for each unit of k, bound the root from above: at one more than their largest distance each
+    of them has weight 1.
+    """
+    parts = 1
+    while parts < k:
+        parts *= 2
+    if 2 * parts > LANES:
+        return np.inf
+    for j in range(LANES):
+        lanes[j] = top - lanes[j]
+    bound = 0.0
+    for part in range(parts):
+        best = np.inf
+        for j in range(part, LANES, parts):
+            best = lanes[j] if lanes[j] < best else best
+        bound = best if best > bound else bound
+    if bound == np.inf:
+        return bound
+    return _threshold(lanes, LANES, k, 0.0, bound + 1.0) * (1.0 + 1e-9)
 
 
 @jit
@@ -103,46 +107,46 @@ def _select(values, count, k):
 
 
 @jit
-def _threshold(d, count, k):
-    """Root tau in [0, 1] of ``sum clip(tau - d, 0, 1) = k``, piecewise linear and increasing."""
-    low, high = 0.0, 1.0
-    tau = 1.0
+def _threshold(d, padded, k, low, high):
+    """Root in [low, high] of ``sum clip(tau - d, 0, 1) = k``, piecewise linear and increasing."""
+    tau = high
     for _ in range(_STEPS):
-        between, full, total = 0, 0, 0.0
-        for j in range(count):
+        total, slope = 0.0, 0
+        for j in range(padded):
             room = tau - d[j]
-            inside = 0.0 < room < 1.0
-            between += inside
-            full += room >= 1.0
-            total += d[j] if inside else 0.0
-        value = between * tau - total + full - k
-        if value == 0.0:
+            slope += np.int64(room > 0.0) - np.int64(room >= 1.0)
+            room = room if room > 0.0 else 0.0
+            total += room if room < 1.0 else 1.0
+        excess = total - k
+        if excess == 0.0:
             return tau
-        if value > 0.0:
+        if excess > 0.0:
             high = tau
         else:
             low = tau
-        candidate = (k - full + total) / between if between else -1.0
-        if candidate == tau:
+        candidate = tau - excess / slope if slope > 0 else -1.0
+        if not low < candidate < high:
+            candidate = 0.5 * (low + high)
+        if abs(candidate - tau) <= 1e-16 or not low < candidate < high:
             return tau
-        previous = tau
-        tau = candidate if low < candidate < high else 0.5 * (low + high)
-        if tau == previous:
-            return tau
+        tau = candidate
     return tau
 
 
 @jit
 def ksubsets_backward(start, stop, weights, cotangent, k, gradient):
     """Rows [start, stop): the cotangent, centred over the entries strictly between 0 and 1."""
-    zero, one = type_of(weights, 0.0), type_of(weights, 1.0)
+    index = np.empty(weights.shape[1], np.int64)
     for r in range(start, stop):
         y, v, out = weights[r], cotangent[r], gradient[r]
+        out[:] = np.nan if y[0] != y[0] else 0.0
+        found = support(y, index)
         total, count = 0.0, 0
-        for i in range(y.shape[0]):
-            between = zero < y[i] < one
-            total += v[i] if between else zero
+        for j in range(found):
+            i = index[j]
+            index[count] = i
+            between = y[i] < 1.0
+            total += v[i] if between else 0.0
             count += between
-        mean = type_of(weights, total / count if count else 0.0)
-        for i in range(y.shape[0]):
-            out[i] = v[i] - mean if zero < y[i] < one else y[i] * zero
+        for j in range(count):
+            out[index[j]] = v[index[j]] - total / count

@@ -16,80 +16,90 @@ import numpy as np
 from hopfy._kernels._compile import jit
 from hopfy._kernels._rows_compiled import (
     LANES,
+    PADDING,
     collect,
-    distances,
     exp_of,
     keep_below,
+    pad,
+    powers_of,
     rest_powers,
-    row_top,
+    row_tops,
+    support,
     type_of,
 )
 
 __all__ = ["entmax_backward", "entmax_forward", "normmax_backward", "normmax_forward"]
 
-_STEPS = 200  # Newton needs about five; the limit only stops a loop that rounding keeps alive
+_STEPS = 200  # Newton needs a few; the limit only stops a loop that rounding keeps alive
 _STEEPEST = 1e150  # keeps products of slopes finite
-_SHORT = 160  # in rows up to this size, and with cheap powers, all entries are taken as candidates
+_FEW = LANES // 4  # parts within the margin of the top: more of them, and a better bound pays
+_SHORT = 128  # in rows up to this size, and with cheap powers, every entry is a candidate
+_MANY = 4 * LANES  # from this many candidates on it pays to drop those that are out of reach
 
 
 # --- the threshold equation -----------------------------------------------------------------------
 
 
-@jit
-def _candidates(row, top, margin, gamma, d, index):
-    """Fill ``d`` (and ``index``) with what can be in the support; return how many, and if sparse."""
-    if row.shape[0] <= _SHORT and _is_cheap(gamma):
-        distances(row, top, d)
-        return row.shape[0], False
-    # In the row's own dtype, so that a gap equal to the rounded margin counts as the margin.
-    return collect(row, top, np.float64(type_of(row, margin)), d, index), True
+@jit(forceinline=True)
+def _candidates(row, top, lanes, gamma, margin, d, index):
+    """Fill ``d`` and ``index`` with what can be in the support; return their number and a bound of S.
 
-
-@jit
-def _is_cheap(gamma):
-    """Exponents whose powers need no logarithm: entmax 2, 1.5, 1.25 and normmax inf, 2."""
-    return gamma == 1.0 or gamma == 2.0 or gamma == 4.0
-
-
-@jit
-def _root(d, index, count, sparse, gamma, margin, powers):
-    """Root S of the threshold equation for gamma >= 1; returns S and the number of candidates left.
-
-    Newton from the right (S = margin), see `_newton`. As S only moves down, candidates that fall
-    outside can be dropped for good.
+    Leaving entries out of the equation raises its root, and so does a larger exponent: a step on the
+    maxima of the row's parts rules out much of what the margin alone would let through.
     """
-    if gamma == 1.0:
-        if sparse:
-            return _linear_root(d, index, count, margin)
-        return _short_linear_root(d, count, margin), count
-    s = margin
-    if sparse and not _is_cheap(gamma) and gamma < 4.0:
-        # The root grows with gamma: a few cheap steps for the next larger exponent bound it.
-        bound = 2.0 if gamma < 2.0 else 4.0
-        for _ in range(3):
-            first, total = _power_sums(d, count, s, bound, powers)
-            s = min(s, _newton(s, first, total, bound, margin))
-            count = keep_below(d, index, count, s)
-    settled = margin * (1e-9 if gamma >= 2.0 else 1e-11)
+    # In the row's own dtype, so that a gap equal to the rounded margin counts as the margin.
+    s = np.float64(type_of(row, margin))
+    near = 0
+    for j in range(LANES):
+        lanes[j] = np.float64(top) - lanes[j]
+        near += np.int64(lanes[j] < s)
+    easier = 1.0 if gamma <= 1.0 else (2.0 if gamma <= 2.0 else 4.0)
+    if near > _FEW and gamma <= 4.0:
+        first, total = _power_sums(lanes, LANES, s, easier, lanes)
+        s = min(s, _newton(s, first, total, easier, margin) * (1.0 + 1e-9))
+    return collect(row, top, max(s, 1e-300), d, index), s
+
+
+@jit(forceinline=True)
+def _root(d, index, count, s, gamma, margin, settled, powers):
+    """Root S of the threshold equation for gamma >= 1, from an upper bound of it; also the count.
+
+    Newton from the right, see `_newton`. As S only moves down, candidates that fall outside can be
+    dropped for good. Convergence is quadratic: a step below ``settled`` margins is the last.
+    """
+    padded = pad(d, count)
     for trial in range(_STEPS):
-        first, total = _power_sums(d, count, s, gamma, powers)
+        first, total = _power_sums(d, padded, s, gamma, powers)
         lower = _newton(s, first, total, gamma, margin)
         if not lower < s:
             break
         step, s = s - lower, lower
-        if sparse and trial < 2:
-            count = keep_below(d, index, count, s)
-        if step < settled:  # convergence is quadratic: the next step would not show
+        if step < settled * margin:
             break
-    return s, keep_below(d, index, count, s) if sparse else count
+        if trial < 2 and count > _MANY:
+            count = keep_below(d, index, count, s)
+            padded = pad(d, count)
+    return s, count
 
 
-@jit
+@jit(forceinline=True)
+def _settled(row, gamma):
+    """The step, in margins, after which another one would not show in the row's dtype."""
+    if gamma == 1.0:
+        return 1e-15  # piecewise linear: the steps end by themselves
+    if row.itemsize == 4:
+        return 1e-5 if gamma >= 2.0 else 1e-6
+    return 1e-9 if gamma >= 2.0 else 1e-11
+
+
+@jit(forceinline=True)
 def _newton(s, first, total, gamma, margin):
     r"""One step for :math:`\|(S - d)_+\|_\gamma = m`: the norm is convex and nearly linear in S.
 
     ``first`` and ``total`` are the sums of `_power_sums`.
     """
+    if gamma == 1.0:
+        return s - (total - margin) / first
     if gamma == 2.0:
         return s - (total - margin * math.sqrt(total)) / first
     if gamma == 4.0:
@@ -100,80 +110,141 @@ def _newton(s, first, total, gamma, margin):
     return s * (1.0 - total / first) + margin * total ** (1.0 - 1.0 / gamma) / first
 
 
-@jit
-def _linear_root(d, index, count, margin):
-    """gamma = 1, sparsemax: average over the candidates and drop those outside, until none is."""
-    while True:
-        total = margin
-        for j in range(count):
-            total += d[j]
-        s = total / count
-        kept = keep_below(d, index, count, s)
-        if kept == count:
-            return s, count
-        count = kept
-
-
-@jit
-def _short_linear_root(d, count, margin):
-    """The same for a short row, without moving candidates: Newton on whole vectors."""
-    s = margin
-    while True:
-        total, inside = 0.0, 0
-        for j in range(count):
-            u = s - d[j]
-            total += u if u > 0.0 else 0.0
-            inside += np.int64(u > 0.0)
-        lower = s - (total - margin) / inside
-        if not lower < s - 1e-15 * margin:
-            return s
-        s = lower
-
-
-@jit
-def _power_sums(d, count, s, gamma, powers):
+@jit(forceinline=True)
+def _power_sums(d, padded, s, gamma, powers):
     """Sums of u^(gamma-1) and u^gamma over u = S - d > 0, or, if not cheap, over u = 1 - d / S."""
     first, total = 0.0, 0.0
+    if gamma == 1.0:
+        inside = 0
+        for j in range(padded):
+            u = s - d[j]
+            inside += np.int64(u > 0.0)
+            total += u if u > 0.0 else 0.0
+        return float(inside), total
     if gamma == 2.0:
-        for j in range(count):
+        for j in range(padded):
             u = s - d[j]
             u = u if u > 0.0 else 0.0
             first += u
             total += u * u
     elif gamma == 4.0:
-        for j in range(count):
+        for j in range(padded):
             u = s - d[j]
             u = u if u > 0.0 else 0.0
             first += u * u * u
             total += (u * u) * (u * u)
     elif gamma == 1.25:
-        for j in range(count):
+        for j in range(padded):
             u = s - d[j]
             u = u if u > 0.0 else 0.0
             w = math.sqrt(math.sqrt(u))
             first += w
             total += w * u
     else:
-        rest_powers(d, count, s, gamma - 1.0, powers)
-        for j in range(count):
+        rest_powers(d, padded, s, gamma - 1.0, powers)
+        for j in range(padded):
+            u = 1.0 - d[j] / s
             first += powers[j]
-            total += powers[j] * (1.0 - d[j] / s)
+            total += powers[j] * (u if u > 0.0 else 0.0)
     return first, total
 
 
+@jit(forceinline=True)
+def _power_weights(d, padded, s, exponent, powers):
+    """``(S - d)_+^exponent``, up to a common factor."""
+    if exponent == 0.0:
+        for j in range(padded):
+            powers[j] = 1.0 if d[j] < s else 0.0
+    elif exponent == 1.0:
+        for j in range(padded):
+            u = s - d[j]
+            powers[j] = u if u > 0.0 else 0.0
+    elif exponent == 2.0:
+        for j in range(padded):
+            u = s - d[j]
+            powers[j] = u * u if u > 0.0 else 0.0
+    elif exponent == 4.0:
+        for j in range(padded):
+            u = s - d[j]
+            powers[j] = (u * u) * (u * u) if u > 0.0 else 0.0
+    elif exponent == 0.25:
+        for j in range(padded):
+            u = s - d[j]
+            powers[j] = math.sqrt(math.sqrt(u if u > 0.0 else 0.0))
+    else:
+        rest_powers(d, padded, s, exponent, powers)
+
+
 @jit
-def _write(powers, index, count, sparse, out):
-    """Put the powers, scaled to sum to one, where they belong."""
+def _write(powers, index, count, padded, out):
+    """Put the powers, scaled to sum to one, where they belong; ``out`` is zero so far."""
     total = 0.0
-    for j in range(count):
+    for j in range(padded):
         total += powers[j]
     scale = 1.0 / total
-    if sparse:
-        for j in range(count):
-            out[index[j]] = powers[j] * scale
+    for j in range(count):
+        out[index[j]] = powers[j] * scale
+
+
+@jit
+def _weigh(row, top, lanes, gamma, margin, exponent, scratch, out):
+    """A row whose weights are proportional to ``(S - d)_+^exponent``, by the quickest way."""
+    short = row.shape[0] <= _SHORT
+    # Written-out constants: the compiler makes loops of their own for the two commonest maps.
+    if gamma == 1.0 and exponent == 1.0:
+        if short:
+            _short_row(row, top, 1.0, 1.0, 1.0, scratch, out)
+        else:
+            _sparse_row(row, top, lanes, 1.0, 1.0, 1.0, scratch, out)
+    elif gamma == 2.0 and exponent == 2.0:
+        if short:
+            _short_row(row, top, 2.0, 2.0, 2.0, scratch, out)
+        else:
+            _sparse_row(row, top, lanes, 2.0, 2.0, 2.0, scratch, out)
+    elif short and gamma == 2.0:
+        _short_row(row, top, 2.0, 1.0, 1.0, scratch, out)
     else:
-        for j in range(count):
-            out[j] = powers[j] * scale
+        _sparse_row(row, top, lanes, gamma, margin, exponent, scratch, out)
+
+
+@jit(forceinline=True)
+def _sparse_row(row, top, lanes, gamma, margin, exponent, scratch, out):
+    """Gather candidates, solve for them, and scatter their weights."""
+    d, powers, index = scratch
+    count, s = _candidates(row, top, lanes, gamma, margin, d, index)
+    out[:] = 0.0
+    s, count = _root(d, index, count, s, gamma, margin, _settled(row, gamma), powers)
+    padded = pad(d, count)
+    _power_weights(d, padded, s, exponent, powers)
+    _write(powers, index, count, padded, out)
+
+
+@jit(forceinline=True)
+def _short_row(row, top, gamma, margin, exponent, scratch, out):
+    """The same without gathering: whole vectors of entries cost less than choosing among them."""
+    d, powers, index = scratch
+    size = row.shape[0]
+    for i in range(size):
+        d[i] = np.float64(top) - np.float64(row[i])
+    s, _ = _root(d, index, size, margin, gamma, margin, _settled(row, gamma), powers)
+    if gamma == 1.0 and exponent == 1.0:  # they sum to one already
+        for i in range(size):
+            u = s - d[i]
+            out[i] = u if u > 0.0 else 0.0
+        return
+    padded = pad(d, size)
+    _power_weights(d, padded, s, exponent, powers)
+    total = 0.0
+    for i in range(padded):
+        total += powers[i]
+    scale = 1.0 / total
+    for i in range(size):
+        out[i] = powers[i] * scale
+
+
+@jit
+def _scratch(size):
+    return np.empty(size + PADDING), np.empty(size + PADDING), np.empty(size + PADDING, np.int64)
 
 
 # --- entmax ---------------------------------------------------------------------------------------
@@ -182,69 +253,48 @@ def _write(powers, index, count, sparse, out):
 @jit
 def entmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of entmax; ``alpha`` has one entry, or one per row."""
-    size = scores.shape[1]
-    d, powers = np.empty(size + LANES), np.empty(size + LANES)
-    index = np.empty(size + LANES, np.int64)
+    scratch, lanes = _scratch(scores.shape[1]), np.empty(LANES)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         a = alpha[r if alpha.shape[0] > 1 else 0]
-        top, spoiled = row_top(bits[r])
+        top, spoiled = row_tops(row, bits[r], lanes)
         if spoiled or top == -np.inf:
             out[:] = np.nan if spoiled else 0.0
         elif a == 1.0:
-            _softmax_row(row, top, powers, out)
+            _softmax_row(row, top, scratch[1], out)
         elif a <= 2.0:
-            _entmax_convex(row, top, a, d, index, powers, out)
+            gamma = 1.0 / (a - 1.0)
+            _weigh(row, top, lanes, gamma, gamma, gamma, scratch, out)
         else:
-            _entmax_concave(row, top, a, d, index, out)
+            _entmax_concave(row, top, lanes, a, scratch, out)
 
 
 @jit(fastmath={"contract"})
 def _softmax_row(row, top, powers, out):
+    total = 0.0
     for i in range(row.shape[0]):
         powers[i] = exp_of(np.float64(row[i]) - np.float64(top))
-    _write(powers, np.empty(0, np.int64), row.shape[0], False, out)
+    for i in range(row.shape[0]):
+        total += powers[i]
+    for i in range(row.shape[0]):
+        out[i] = powers[i] / total
 
 
 @jit
-def _entmax_convex(row, top, alpha, d, index, powers, out):
-    gamma = 1.0 / (alpha - 1.0)
-    margin = gamma
-    count, sparse = _candidates(row, top, margin, gamma, d, index)
-    if sparse:
-        out[:] = 0.0
-    s, count = _root(d, index, count, sparse, gamma, margin, powers)
-    if gamma == 1.0 and not sparse:
-        for j in range(count):
-            out[j] = max(s - d[j], 0.0)  # they sum to one already
-        return
-    if gamma == 1.0:
-        for j in range(count):
-            powers[j] = max(s - d[j], 0.0)
-    elif gamma == 2.0:
-        for j in range(count):
-            powers[j] = max(s - d[j], 0.0) ** 2
-    elif gamma == 4.0:
-        for j in range(count):
-            powers[j] = (max(s - d[j], 0.0) ** 2) ** 2
-    else:
-        rest_powers(d, count, s, gamma, powers)
-    _write(powers, index, count, sparse, out)
-
-
-@jit
-def _entmax_concave(row, top, alpha, d, index, out):
+def _entmax_concave(row, top, lanes, alpha, scratch, out):
     """alpha > 2: Newton for the smallest positive weight (see `entmax`); infinity shares the top."""
     a = alpha - 1.0
     margin = 1.0 / a
-    count = collect(row, top, max(np.float64(type_of(row, margin)), 1e-300), d, index)
+    d, powers, index = scratch
+    # u^(1/a) >= u for u <= 1, so the support lies inside sparsemax's.
+    count, s = _candidates(row, top, lanes, 1.0, margin, d, index)
     out[:] = 0.0
     if count == 1 or alpha == np.inf:
         for j in range(count):
             out[index[j]] = 1.0 / count
         return
-    # u^(1/a) >= u for u <= 1, so the support lies inside sparsemax's.
-    _, count = _linear_root(d, index, count, margin)
+    s, count = _root(d, index, count, s, 1.0, margin, 1e-15, powers)
+    count = keep_below(d, index, count, s)
     for j in range(count):
         d[j] /= margin
     count = _support_of_concave(d, index, count, 1.0 / a)
@@ -320,70 +370,58 @@ def _sort(x, index, count):
 @jit
 def entmax_backward(start, stop, weights, cotangent, alpha, gradient):
     """Rows [start, stop) of g (v - mean_g(v)), g = p^(2 - alpha) on the support."""
+    size = weights.shape[1]
+    x, g, index = _scratch(size)
     for r in range(start, stop):
         p, v, out = weights[r], cotangent[r], gradient[r]
         a = alpha[r if alpha.shape[0] > 1 else 0]
-        if a == 2.0:
-            _backward_flat(p, v, out)
-        elif a == 1.5:
-            _backward_root(p, v, out)
-        else:
-            _backward_power(p, v, a, out)
+        spoiled = p[0] != p[0]
+        out[:] = np.nan if spoiled else 0.0
+        if spoiled or a == np.inf:
+            continue
+        count = support(p, index)
+        _gather(p, index, count, x)
+        _slopes(x, count, 2.0 - a, g)
+        _gather(v, index, count, x)
+        origin = x[_steepest(g, count)] if count else 0.0
+        total, mass = 0.0, 0.0
+        for j in range(count):
+            total += g[j] * (x[j] - origin)
+            mass += g[j]
+        mean = total / mass
+        for j in range(count):
+            out[index[j]] = g[j] * ((x[j] - origin) - mean)
 
 
 @jit
-def _backward_flat(p, v, out):
-    zero = type_of(p, 0.0)
-    total, count = 0.0, 0.0
-    for i in range(p.shape[0]):
-        total += v[i] if p[i] > zero else zero
-        count += 1.0 if p[i] > zero else 0.0
-    mean = type_of(p, total / count if count else 0.0)
-    for i in range(p.shape[0]):
-        out[i] = v[i] - mean if p[i] > zero else p[i] * zero  # NaN weights stay NaN
+def _gather(row, index, count, x):
+    for j in range(count):
+        x[j] = row[index[j]]
 
 
 @jit
-def _backward_root(p, v, out):
-    zero = type_of(p, 0.0)
-    total, count = zero, zero
-    for i in range(p.shape[0]):
-        g = math.sqrt(p[i])
-        total += g * v[i] if p[i] > zero else zero
-        count += g
-    mean = type_of(p, total / count if count else 0.0)
-    for i in range(p.shape[0]):
-        g = type_of(p, math.sqrt(p[i]))
-        out[i] = g * (v[i] - mean) if p[i] > zero else p[i] * zero
+def _slopes(p, count, exponent, g):
+    if exponent == 0.0:
+        g[:count] = 1.0
+    elif exponent == 1.0:
+        g[:count] = p[:count]
+    elif exponent == 0.5:
+        for j in range(count):
+            g[j] = math.sqrt(p[j])
+    else:
+        pad(p, count)
+        powers_of(p, count, exponent, g)
+        for j in range(count):
+            g[j] = min(g[j], _STEEPEST)  # tiny weights have huge slopes past alpha = 2
 
 
 @jit
-def _backward_power(p, v, alpha, out):
-    total, count, steepest, origin = 0.0, 0.0, 0.0, 0.0
-    for i in range(p.shape[0]):
-        out[i] = p[i] * 0.0
-        if p[i] > 0.0:
-            g = _slope(p[i], alpha)
-            if g > steepest:  # one slope may dwarf the others: centred there, v keeps its digits
-                steepest, origin = g, np.float64(v[i])
-    for i in range(p.shape[0]):
-        if p[i] > 0.0:
-            g = _slope(p[i], alpha)
-            total += g * (v[i] - origin)
-            count += g
-    mean = total / count if count > 0.0 else 0.0
-    for i in range(p.shape[0]):
-        if p[i] > 0.0:
-            out[i] = _slope(p[i], alpha) * ((v[i] - origin) - mean)
-
-
-@jit
-def _slope(p, alpha):
-    if alpha == 1.0:
-        return np.float64(p)
-    if alpha == np.inf:
-        return 0.0
-    return min(np.float64(p) ** (2.0 - alpha), _STEEPEST)  # tiny weights have huge slopes past 2
+def _steepest(g, count):
+    """One slope may dwarf the others: centred there, the cotangent keeps its digits."""
+    best = 0
+    for j in range(count):
+        best = j if g[j] > g[best] else best
+    return best
 
 
 # --- normmax --------------------------------------------------------------------------------------
@@ -392,60 +430,64 @@ def _slope(p, alpha):
 @jit
 def normmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of normmax; ``alpha`` has one entry, or one per row."""
-    size = scores.shape[1]
-    d, powers = np.empty(size + LANES), np.empty(size + LANES)
-    index = np.empty(size + LANES, np.int64)
+    scratch, lanes = _scratch(scores.shape[1]), np.empty(LANES)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         exponent = 1.0 / (alpha[r if alpha.shape[0] > 1 else 0] - 1.0)
-        top, spoiled = row_top(bits[r])
+        top, spoiled = row_tops(row, bits[r], lanes)
         if spoiled or top == -np.inf:
             out[:] = np.nan if spoiled else 0.0
-            continue
-        gamma = 1.0 + exponent
-        count, sparse = _candidates(row, top, 1.0, gamma, d, index)
-        if sparse:
-            out[:] = 0.0
-        s, count = _root(d, index, count, sparse, gamma, 1.0, powers)
-        if exponent == 0.0:
-            for j in range(count):
-                powers[j] = 1.0 if d[j] < s else 0.0
-        elif exponent == 1.0:
-            for j in range(count):
-                powers[j] = max(s - d[j], 0.0)
-        elif exponent == 0.25:
-            for j in range(count):
-                powers[j] = math.sqrt(math.sqrt(max(s - d[j], 0.0)))
         else:
-            rest_powers(d, count, s, exponent, powers)
-        _write(powers, index, count, sparse, out)
+            _weigh(row, top, lanes, 1.0 + exponent, 1.0, exponent, scratch, out)
 
 
 @jit
 def normmax_backward(start, stop, weights, cotangent, alpha, gradient):
     r"""Rows [start, stop) of :math:`(I - y 1^T) diag(\kappa) (I - 1 y^T) v` (see `normmax.vjp`)."""
+    size = weights.shape[1]
+    y, kappa, index = _scratch(size)
+    v = np.empty(size)
     for r in range(start, stop):
-        y, v, out = weights[r], cotangent[r], gradient[r]
+        out = gradient[r]
         a = alpha[r if alpha.shape[0] > 1 else 0]
-        top, mean = 0.0, 0.0
-        for i in range(y.shape[0]):
-            out[i] = y[i] * 0.0
-            if y[i] > 0.0:
-                top = max(top, np.float64(y[i]))
-                mean += y[i] * v[i]
-        if top == 0.0 or a == np.inf:
+        spoiled = weights[r, 0] != weights[r, 0]
+        out[:] = np.nan if spoiled else 0.0
+        if spoiled or a == np.inf:
             continue
-        mass = 0.0
-        for i in range(y.shape[0]):
-            if y[i] > 0.0:
-                mass += (y[i] / top) ** a
-        norm = top * mass ** (1.0 / a)
-        total = 0.0
-        for i in range(y.shape[0]):
-            if y[i] > 0.0:
-                kappa = norm * min((y[i] / norm) ** (2.0 - a), _STEEPEST) / (a - 1.0)
-                out[i] = kappa * (v[i] - mean)
-                total += kappa * (v[i] - mean)
-        for i in range(y.shape[0]):
-            if y[i] > 0.0:
-                out[i] -= y[i] * total
+        count = support(weights[r], index)
+        _gather(weights[r], index, count, y)
+        _gather(cotangent[r], index, count, v)
+        _curvatures(y, count, a, kappa)
+        mean, total = 0.0, 0.0
+        for j in range(count):
+            mean += y[j] * v[j]
+        for j in range(count):
+            kappa[j] *= v[j] - mean
+            total += kappa[j]
+        for j in range(count):
+            out[index[j]] = kappa[j] - y[j] * total
+
+
+@jit
+def _curvatures(y, count, alpha, kappa):
+    r""":math:`\kappa = \|y\|_\alpha (y / \|y\|_\alpha)^{2 - \alpha} / (\alpha - 1)`."""
+    top, mass = 0.0, 0.0
+    for j in range(count):
+        top = max(top, y[j])
+    if alpha == 2.0:
+        for j in range(count):
+            mass += y[j] * y[j]
+        kappa[:count] = math.sqrt(mass)
+        return
+    for j in range(count):
+        y[j] /= top
+    pad(y, count)
+    powers_of(y, count, alpha, kappa)
+    for j in range(count):
+        mass += kappa[j]
+    norm = mass ** (1.0 / alpha)  # in units of the top
+    powers_of(y, count, 2.0 - alpha, kappa)
+    factor = top * norm ** (alpha - 1.0) / (alpha - 1.0)
+    for j in range(count):
+        kappa[j] = factor * min(kappa[j], _STEEPEST)
+        y[j] *= top
