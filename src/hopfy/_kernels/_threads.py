@@ -23,8 +23,10 @@ __all__ = ["over_rows"]
 
 # Below this many entries a second thread costs more than it saves.
 _WORTH_A_THREAD = 32_768
-# Pieces per thread: a thread may get only half a core, and the others should not wait for it.
+# At most so many pieces per thread: one may get only half a core, and the others should not wait.
 _PIECES = 6
+# A piece costs some microseconds to hand out.
+_WORTH_A_PIECE = 65_536
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -39,7 +41,7 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     threads = min(torch.get_num_threads(), rows, work // _WORTH_A_THREAD)
     if threads <= 1:
         return [kernel(0, rows, *arguments)]
-    pieces = min(rows, threads * _PIECES)
+    pieces = min(rows, threads * _PIECES, max(threads, work // _WORTH_A_PIECE))
     edges = [rows * piece // pieces for piece in range(pieces + 1)]
     tickets = count()  # taking the next number is atomic
     answers: list[Any] = []

@@ -84,7 +84,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False)
         indicators, numbers = kernels.active_rows(start, stop, which.numpy(), *inputs)
         parts[start] = torch.from_numpy(indicators), torch.from_numpy(numbers)
 
-    over_rows(chunk, len(which), 32 * work)
+    over_rows(chunk, len(which), 512 * len(which) * scores.shape[1])
     indicators, numbers = zip(*(parts[start] for start in sorted(parts)), strict=True)
     solution = solution._replace(indicators=torch.cat(indicators), numbers=torch.cat(numbers))
     _warn_of_gaps(scores, solution)
@@ -109,7 +109,7 @@ def vjp(
     over_rows(
         kernels.vjp_rows,
         rows,
-        4 * scores_grad.numel(),
+        scores_grad.numel(),
         edges.numpy(),
         _arrays(kernels, solution),
         (solution.indicators.numpy(), solution.numbers.numpy()),

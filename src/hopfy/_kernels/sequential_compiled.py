@@ -20,12 +20,15 @@ from hopfy._kernels.sequential_active_compiled import (
     maximise,
     new_active_set,
 )
-from hopfy._kernels.sequential_relaxed_compiled import is_mixture, relax, relaxed_vjp, signs
+from hopfy._kernels.sequential_relaxed_compiled import (
+    CERTAIN,
+    MASKED,
+    is_mixture,
+    relax,
+    relaxed_vjp,
+)
 
 __all__ = ["Answers", "active_rows", "pairs_rows", "relax_rows", "vjp_rows"]
-
-# `Answers.unit` of a position that may not be selected, and of one that is 0 or 1 for certain.
-MASKED, CERTAIN = -2, -1
 
 # `Answers.size` of a row that the relaxation leaves to the active set.
 OPEN = -1
@@ -310,35 +313,39 @@ def vjp_rows(start, stop, edges, answers, saved, cotangent, scores_grad, edges_g
 
     ``saved`` is what `active_rows` returned.
     """
-    whole = _new_row(cotangent.shape[1])
-    grad, edge_grad = np.empty(cotangent.shape[1]), np.empty(cotangent.shape[1])
-    wants_edges = edges_grad.shape[1] > 0
+    n = cotangent.shape[1]
+    whole, grads, where = _new_row(n), (np.empty(n), np.empty(n)), np.empty(n, np.int64)
     begins = _begins(answers.size, start)
     for r in range(start, stop):
-        n = _regather(answers, r, edges[r % edges.shape[0]], whole)
-        row = _first(whole, max(n, 0))
+        spoiled = n > 0 and np.isnan(answers.y[r, 0])
+        scores_grad[r] = np.nan if spoiled else 0.0
+        edges_grad[r] = np.nan if spoiled else 0.0
         m, count = answers.size[r, 0], answers.size[r, 1]
-        vectors, inverse, _ = _views(saved, begins, m, count)
+        active = _views(saved, begins, m, count)
         begins = (begins[0] + m * count, begins[1] + m * (m + 1))
-        for i in range(cotangent.shape[1]):
-            scores_grad[r, i] = 0.0 if n >= 0 else np.nan
-            if wants_edges and i > 0:
-                edges_grad[r, i - 1] = scores_grad[r, i]
-        if n <= 0:
-            continue
-        for i in range(n):
-            row.theta[i] = cotangent[r, row.where[i]]
-            grad[i] = edge_grad[i] = 0.0
-        if m == 0:
-            signs(row.edge, row.sign)
-            asked = edge_grad[: n if wants_edges else 0]
-            relaxed_vjp(row.value, row.edge, row.unit, row.sign, row.theta, grad, asked)
+        asked = (cotangent[r], scores_grad[r], edges_grad[r])
+        own = edges[r % edges.shape[0]]
+        if m == 0 and not spoiled:
+            relaxed_vjp(answers.y[r], answers.unit[r], own, asked[0], where, asked[1], asked[2])
         elif count > 0:
-            _active_vjp(row, vectors, inverse, grad, edge_grad)
-        for i in range(n):
-            scores_grad[r, row.where[i]] = grad[i]
-            if wants_edges and i > 0 and row.where[i - 1] == row.where[i] - 1:
-                edges_grad[r, row.where[i - 1]] = edge_grad[i]
+            row = _first(whole, _regather(answers, r, own, whole))
+            _scatter_active_vjp(row, active, grads, asked)
+
+
+@part
+def _scatter_active_vjp(row, active, grads, asked):
+    """Gradients of a row that was solved by an active set, put back among the masked entries."""
+    cotangent, scores_grad, edges_grad = asked
+    grad, edge_grad = grads
+    n = row.theta.shape[0]
+    for i in range(n):
+        row.theta[i] = cotangent[row.where[i]]
+        grad[i] = edge_grad[i] = 0.0
+    _active_vjp(row, active[0], active[1], grad, edge_grad)
+    for i in range(n):
+        scores_grad[row.where[i]] = grad[i]
+        if edges_grad.shape[0] > 0 and i > 0 and row.where[i - 1] == row.where[i] - 1:
+            edges_grad[row.where[i - 1]] = edge_grad[i]
 
 
 @part

@@ -21,7 +21,9 @@ import numpy as np
 
 from hopfy._kernels._part import part
 
-__all__ = ["is_mixture", "relax", "relaxed_vjp", "signs"]
+__all__ = ["CERTAIN", "MASKED", "is_mixture", "relax", "relaxed_vjp"]
+
+MASKED, CERTAIN = -2, -1  # units of the entries that are left out, and of those at 0 or 1
 
 # Mass that the mixture may misplace; rounding errors are far below it.
 _SLACK = 1e-10
@@ -38,7 +40,7 @@ def relax(theta, edge, k, value, unit, sign):
     centre = np.empty(n)
     fused = np.empty(n)
     _centre(theta, edge, centre)
-    penalties = signs(edge, sign)
+    penalties = _signs(edge, sign)
     if penalties == 0:
         _denoise(centre, edge, fused)
         threshold = _threshold(fused, k)
@@ -58,7 +60,7 @@ def relax(theta, edge, k, value, unit, sign):
 
 
 @part
-def signs(edge, sign):
+def _signs(edge, sign):
     """Flip the sign across every penalty; return their number."""
     penalties = 0
     sign[0] = 1
@@ -337,46 +339,56 @@ def _can_fill(total, ends, alone, budget):
 
 
 @part
-def relaxed_vjp(y, edge, unit, sign, cotangent, scores_grad, edges_grad):
-    r"""Gradients where the relaxation is exact; ``edges_grad`` (n), or empty if not wanted.
+def relaxed_vjp(y, unit, edge, cotangent, where, scores_grad, edges_grad):
+    r"""Gradients of a row where the relaxation is exact; ``edges_grad`` is empty if not wanted.
 
     A unit moves as one: :math:`d\tilde y_u = (\sum_i s_i d\theta_i / 2 - S_u d\lambda) / |u|` with
-    :math:`S_u = \sum_i s_i`, and :math:`\sum_u S_u d\tilde y_u = 0`. The pair's marginal is one of
-    0, the smaller of the two, or their sum minus one, so its gradient is a sum of the scores'.
+    :math:`S_u = \sum_i s_i`, and :math:`\sum_u S_u d\tilde y_u = 0`; whatever is settled at 0 or 1
+    stays. The pair's marginal is one of 0, the smaller of the two, or their sum minus one, so its
+    gradient is a sum of the scores'. ``where`` is scratch; ``scores_grad`` comes as zeros.
     """
-    n = y.shape[0]
+    moving = 0
+    for i in range(unit.shape[0]):
+        where[moving] = i
+        moving += unit[i] >= 0
     pulls, weights = 0.0, 0.0
     start = 0
-    while start < n:
-        stop, balance, pull = _unit(unit, sign, cotangent, start)
-        if unit[start] >= 0:
-            pulls += balance * pull / (stop - start)
-            weights += balance * balance / (stop - start)
+    while start < moving:
+        stop, balance, pull = _unit(unit, edge, cotangent, where[:moving], start)
+        pulls += balance * pull / (stop - start)
+        weights += balance * balance / (stop - start)
         start = stop
     shift = pulls / weights if weights > 0.0 else 0.0
     start = 0
-    while start < n:
-        stop, balance, pull = _unit(unit, sign, cotangent, start)
-        share = 0.5 * (pull - shift * balance) / (stop - start) if unit[start] >= 0 else 0.0
-        for i in range(start, stop):
-            scores_grad[i] = sign[i] * share
+    while start < moving:
+        stop, balance, pull = _unit(unit, edge, cotangent, where[:moving], start)
+        share = 0.5 * (pull - shift * balance) / (stop - start)
+        for j in range(start, stop):
+            share = -share if j > start and edge[where[j] - 1] < 0.0 else share
+            scores_grad[where[j]] = share
         start = stop
-    for i in range(1, edges_grad.shape[0]):
-        if edge[i] >= 0.0:
-            edges_grad[i] = scores_grad[i] if y[i] < y[i - 1] else scores_grad[i - 1]
+    for i in range(1, edges_grad.shape[0] + 1):
+        if unit[i] == MASKED or unit[i - 1] == MASKED:
+            edges_grad[i - 1] = 0.0
+        elif edge[i - 1] >= 0.0:
+            edges_grad[i - 1] = scores_grad[i] if y[i] < y[i - 1] else scores_grad[i - 1]
         elif y[i] + y[i - 1] > 1.0 and (unit[i] < 0 or unit[i] != unit[i - 1]):
-            edges_grad[i] = scores_grad[i] + scores_grad[i - 1]
+            edges_grad[i - 1] = scores_grad[i] + scores_grad[i - 1]
         else:
-            edges_grad[i] = 0.0
+            edges_grad[i - 1] = 0.0
 
 
 @part
-def _unit(unit, sign, cotangent, start):
-    """Where the unit from ``start`` ends, the sum of its signs and its signed cotangent."""
+def _unit(unit, edge, cotangent, where, start):
+    """Where the unit from ``start`` ends, the sum of its signs and its signed cotangent.
+
+    The sign flips across every penalty; which one a unit begins with makes no difference.
+    """
     stop = start
-    balance, pull = 0, 0.0
-    while stop < unit.shape[0] and unit[stop] == unit[start]:
-        balance += sign[stop]
-        pull += sign[stop] * cotangent[stop]
+    sign, balance, pull = 1, 0, 0.0
+    while stop < where.shape[0] and unit[where[stop]] == unit[where[start]]:
+        sign = -sign if stop > start and edge[where[stop] - 1] < 0.0 else sign
+        balance += sign
+        pull += sign * cotangent[where[stop]]
         stop += 1
     return stop, balance, pull

@@ -85,9 +85,10 @@ def _root(d, index, count, s, gamma, margin, settled, powers):
 @jit(forceinline=True)
 def _settled(row, gamma):
     """The step, in margins, after which another one would not show in the row's dtype."""
+    single = row.itemsize == 4
     if gamma == 1.0:
-        return 1e-15  # piecewise linear: the steps end by themselves
-    if row.itemsize == 4:
+        return 1e-7 if single else 1e-15  # piecewise linear: the steps end by themselves
+    if single:
         return 1e-5 if gamma >= 2.0 else 1e-6
     return 1e-9 if gamma >= 2.0 else 1e-11
 
@@ -186,23 +187,23 @@ def _write(powers, index, count, padded, out):
         out[index[j]] = powers[j] * scale
 
 
-@jit
-def _weigh(row, top, lanes, gamma, margin, exponent, scratch, out):
+@jit(forceinline=True)
+def _weigh(row, top, lanes, gamma, margin, exponent, scratch, short, out):
     """A row whose weights are proportional to ``(S - d)_+^exponent``, by the quickest way."""
-    short = row.shape[0] <= _SHORT
+    is_short = row.shape[0] <= _SHORT
     # Written-out constants: the compiler makes loops of their own for the two commonest maps.
     if gamma == 1.0 and exponent == 1.0:
-        if short:
-            _short_row(row, top, 1.0, 1.0, 1.0, scratch, out)
+        if is_short:
+            _short_row(row, top, 1.0, 1.0, 1.0, short, out)
         else:
             _sparse_row(row, top, lanes, 1.0, 1.0, 1.0, scratch, out)
     elif gamma == 2.0 and exponent == 2.0:
-        if short:
-            _short_row(row, top, 2.0, 2.0, 2.0, scratch, out)
+        if is_short:
+            _short_row(row, top, 2.0, 2.0, 2.0, short, out)
         else:
             _sparse_row(row, top, lanes, 2.0, 2.0, 2.0, scratch, out)
-    elif short and gamma == 2.0:
-        _short_row(row, top, 2.0, 1.0, 1.0, scratch, out)
+    elif is_short and gamma == 2.0:
+        _short_row(row, top, 2.0, 1.0, 1.0, short, out)
     else:
         _sparse_row(row, top, lanes, gamma, margin, exponent, scratch, out)
 
@@ -220,26 +221,45 @@ def _sparse_row(row, top, lanes, gamma, margin, exponent, scratch, out):
 
 
 @jit(forceinline=True)
-def _short_row(row, top, gamma, margin, exponent, scratch, out):
-    """The same without gathering: whole vectors of entries cost less than choosing among them."""
-    d, powers, index = scratch
+def _short_row(row, top, gamma, margin, exponent, d, out):
+    """The same without gathering, in the row's own dtype, for gamma 1 or 2 and exponent 1 or 2.
+
+    Whole vectors of entries cost less than choosing among them.
+    """
     size = row.shape[0]
     for i in range(size):
-        d[i] = np.float64(top) - np.float64(row[i])
-    s, _ = _root(d, index, size, margin, gamma, margin, _settled(row, gamma), powers)
-    if gamma == 1.0 and exponent == 1.0:  # they sum to one already
-        for i in range(size):
-            u = s - d[i]
-            out[i] = u if u > 0.0 else 0.0
-        return
+        d[i] = top - row[i]
     padded = pad(d, size)
-    _power_weights(d, padded, s, exponent, powers)
-    total = 0.0
-    for i in range(padded):
-        total += powers[i]
-    scale = 1.0 / total
+    s = margin
+    for _ in range(_STEPS):
+        first, total = _short_sums(d, padded, type_of(row, s), gamma)
+        lower = _newton(s, np.float64(first), np.float64(total), gamma, margin)
+        if not lower < s:
+            break
+        step, s = s - lower, lower
+        if step < _settled(row, gamma) * margin:
+            break
+    zero, edge = type_of(row, 0.0), type_of(row, s)
+    scale = type_of(row, 1.0)
+    if gamma != 1.0:  # otherwise they sum to one already
+        scale /= _short_sums(d, padded, edge, exponent)[1]
     for i in range(size):
-        out[i] = powers[i] * scale
+        u = edge - d[i] if edge > d[i] else zero
+        out[i] = scale * (u * u if exponent == 2.0 else u)
+
+
+@jit(forceinline=True)
+def _short_sums(d, padded, s, gamma):
+    """`_power_sums` in the dtype of ``d``, for gamma 1 or 2."""
+    zero = type_of(d, 0.0)
+    first, total, inside = zero, zero, np.int32(0)
+    for i in range(padded):
+        u = s - d[i]
+        u = u if u > zero else zero
+        inside += np.int32(u > zero)
+        first += u
+        total += u * u if gamma == 2.0 else u
+    return (type_of(d, inside) if gamma == 1.0 else first), total
 
 
 @jit
@@ -254,6 +274,7 @@ def _scratch(size):
 def entmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of entmax; ``alpha`` has one entry, or one per row."""
     scratch, lanes = _scratch(scores.shape[1]), np.empty(LANES)
+    short = np.empty(_SHORT + PADDING, scores.dtype)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         a = alpha[r if alpha.shape[0] > 1 else 0]
@@ -264,7 +285,7 @@ def entmax_forward(start, stop, scores, bits, alpha, weights):
             _softmax_row(row, top, scratch[1], out)
         elif a <= 2.0:
             gamma = 1.0 / (a - 1.0)
-            _weigh(row, top, lanes, gamma, gamma, gamma, scratch, out)
+            _weigh(row, top, lanes, gamma, gamma, gamma, scratch, short, out)
         else:
             _entmax_concave(row, top, lanes, a, scratch, out)
 
@@ -431,6 +452,7 @@ def _steepest(g, count):
 def normmax_forward(start, stop, scores, bits, alpha, weights):
     """Rows [start, stop) of normmax; ``alpha`` has one entry, or one per row."""
     scratch, lanes = _scratch(scores.shape[1]), np.empty(LANES)
+    short = np.empty(_SHORT + PADDING, scores.dtype)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         exponent = 1.0 / (alpha[r if alpha.shape[0] > 1 else 0] - 1.0)
@@ -438,7 +460,7 @@ def normmax_forward(start, stop, scores, bits, alpha, weights):
         if spoiled or top == -np.inf:
             out[:] = np.nan if spoiled else 0.0
         else:
-            _weigh(row, top, lanes, 1.0 + exponent, 1.0, exponent, scratch, out)
+            _weigh(row, top, lanes, 1.0 + exponent, 1.0, exponent, scratch, short, out)
 
 
 @jit

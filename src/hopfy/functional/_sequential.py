@@ -170,16 +170,17 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
         solution = _solve(unary, edges, budgets, _wants_subsets(edges, ctx.needs_input_grad[1]))
-        ctx.save_for_backward(edges, *solution)
+        ctx.save_for_backward(edges)
+        ctx.solution = solution  # neither an input nor the output: no need to track its versions
         return solution.y.to(unary, copy=True)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        edges, *saved = ctx.saved_tensors
+        (edges,) = ctx.saved_tensors
         needs_edges, again = ctx.needs_input_grad[1], torch.is_grad_enabled()
         if again and not needs_edges:
-            return _Jacobian.apply(cotangent, edges, *saved), None, None  # type: ignore[no-untyped-call]
-        gradients = _gradients(kernel.Solution(*saved), edges, cotangent, needs_edges)
+            return _Jacobian.apply(cotangent, edges, ctx.solution), None, None  # type: ignore[no-untyped-call]
+        gradients = _gradients(ctx.solution, edges, cotangent, needs_edges)
         if again:
             gradients = _Once.apply(cotangent, *gradients)  # type: ignore[no-untyped-call]
         return gradients[0], gradients[1] if needs_edges else None, None
@@ -189,15 +190,18 @@ class _Jacobian(torch.autograd.Function):
     """The product with the scores' Jacobian, which is symmetric and locally constant."""
 
     @staticmethod
-    def forward(ctx: Any, cotangent: Tensor, edges: Tensor, *saved: Tensor) -> Tensor:
-        ctx.save_for_backward(edges, *saved)
-        return _gradients(kernel.Solution(*saved), edges, cotangent, False)[0]
+    def forward(
+        ctx: Any, cotangent: Tensor, edges: Tensor, solution: kernel.Solution
+    ) -> Tensor:
+        ctx.save_for_backward(edges)
+        ctx.solution = solution
+        return _gradients(solution, edges, cotangent, False)[0]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        edges, *saved = ctx.saved_tensors
-        again = _Jacobian.apply(cotangent, edges, *saved)  # type: ignore[no-untyped-call]
-        return again, None, *(None for _ in saved)
+        (edges,) = ctx.saved_tensors
+        again = _Jacobian.apply(cotangent, edges, ctx.solution)  # type: ignore[no-untyped-call]
+        return again, None, None
 
 
 class _Once(torch.autograd.Function):
