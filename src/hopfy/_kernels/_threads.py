@@ -85,7 +85,7 @@ def _torch_team() -> Callable[..., Any] | None:
 
 
 def _openmp_library() -> str | None:
-    """The file of the one OpenMP runtime in this process; None if there is not exactly one."""
+    """The file of the OpenMP runtime torch runs on; None if it cannot be told."""
     if "OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
@@ -93,7 +93,10 @@ def _openmp_library() -> str | None:
     except OSError:
         return None
     files = {line.split(maxsplit=5)[-1] for line in mapped if "omp.so" in line}
-    return files.pop() if len(files) == 1 else None
+    # Other packages may have brought runtimes of their own.
+    own = {file for file in files if Path(torch.__file__).parent in Path(file).parents}
+    candidates = own or files
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 # --- a pool of our own ----------------------------------------------------------------------------

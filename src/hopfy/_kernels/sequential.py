@@ -99,12 +99,15 @@ def reference(scores: Tensor, edges: Tensor, k: Tensor) -> Tensor:
 def vjp(
     solution: Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to the scores (R, N) and, if wanted, every row's edges (R, N - 1)."""
+    """Gradients with respect to the scores (R, N) and, if wanted, every row's edges (R, N - 1).
+
+    That of the scores has the cotangent's dtype, float32 or float64; sums are float64.
+    """
     kernels = compiled("sequential")
     if kernels is None:
-        return _sequential_reference.vjp(*solution, cotangent)
+        return _sequential_reference.vjp(*solution, cotangent.double())
     rows, n = solution.y.shape
-    scores_grad = torch.empty_like(solution.y)
+    scores_grad = torch.empty_like(cotangent)
     edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
     over_rows(
         kernels.vjp_rows,
@@ -113,7 +116,7 @@ def vjp(
         edges.numpy(),
         _arrays(kernels, solution),
         (solution.indicators.numpy(), solution.numbers.numpy()),
-        cotangent.contiguous().numpy(),
+        cotangent.numpy(),
         scores_grad.numpy(),
         edges_grad.numpy(),
     )

@@ -78,6 +78,8 @@ def sequential_ksubsets(
         return scores.clone()
     batch = scores.shape[:-1]
     budgets = k_rows.expand(*batch, 1).reshape(-1).long()
+    if scores.ndim == 2:  # a view more in the graph would cost as much as the backward pass
+        return _apply(unary, edges, budgets).to(scores.dtype)
     return _apply(unary.reshape(-1, size), edges, budgets).reshape(scores.shape).to(scores.dtype)
 
 
@@ -152,10 +154,16 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64).contiguous()
 
 
+def _single(tensor: Tensor) -> Tensor:
+    """On the CPU, in float32 where that holds every digit."""
+    dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
+    return tensor.detach().to("cpu", dtype).contiguous()
+
+
 def _gradients(
     solution: kernel.Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
 ) -> tuple[Tensor, Tensor]:
-    by_scores, by_edges = kernel.vjp(solution, _plain(edges), _plain(cotangent), wants_edges)
+    by_scores, by_edges = kernel.vjp(solution, _plain(edges), _single(cotangent), wants_edges)
     if wants_edges:
         by_edges = (by_edges.sum(0, keepdim=True) if len(edges) == 1 else by_edges).to(edges)
     return by_scores.to(cotangent), by_edges
@@ -190,9 +198,7 @@ class _Jacobian(torch.autograd.Function):
     """The product with the scores' Jacobian, which is symmetric and locally constant."""
 
     @staticmethod
-    def forward(
-        ctx: Any, cotangent: Tensor, edges: Tensor, solution: kernel.Solution
-    ) -> Tensor:
+    def forward(ctx: Any, cotangent: Tensor, edges: Tensor, solution: kernel.Solution) -> Tensor:
         ctx.save_for_backward(edges)
         ctx.solution = solution
         return _gradients(solution, edges, cotangent, False)[0]
