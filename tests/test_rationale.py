@@ -185,6 +185,11 @@ class TestSelection:
         np.testing.assert_allclose(found[0].weights.sum(), 1000, rtol=1e-5)
         assert "<mark" in found._repr_html_()
 
+    def test_training_with_ten_thousand_words(self) -> None:
+        words = np.random.default_rng(0).choice(PLAIN, 10_000).tolist()
+        clf = RationaleClassifier(**TINY).fit([words, *TEXTS[:40]], ["bad", *LABELS[:40]])
+        assert clf.rationale([words])[0].k == 2000
+
 
 class TestNothingToGoBy:
     def test_empty_and_unknown_texts_answer_with_the_prior(self) -> None:

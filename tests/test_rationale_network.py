@@ -28,6 +28,7 @@ from hopfy.estimators._rationale_network import (
 )
 from hopfy.estimators._text import (
     EncodedTexts,
+    SimilarBatches,
     SimilarLengths,
     Text,
     Vocabulary,
@@ -126,6 +127,16 @@ class TestSimilarLengths:
         first, second = list(order), list(order)
         assert sorted(first) == sorted(second) == list(range(count))
         assert count < 2 or first != second
+
+    @pytest.mark.parametrize("most", [1, 60, 10_000])
+    def test_very_long_texts_come_in_smaller_batches(self, most: int) -> None:
+        torch.manual_seed(0)
+        lengths = np.random.default_rng(0).integers(0, 50, 203)
+        batches = list(SimilarBatches(lengths, 16, most))
+        assert sorted(number for batch in batches for number in batch) == list(range(203))
+        assert max(len(batch) for batch in batches) <= 16
+        for batch in batches:
+            assert len(batch) == 1 or len(batch) * lengths[batch].max() <= most
 
     def test_batches_have_little_padding(self) -> None:
         torch.manual_seed(0)

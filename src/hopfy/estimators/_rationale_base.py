@@ -27,7 +27,7 @@ from hopfy.estimators._rationale_network import (
     build_network,
     words_to_select,
 )
-from hopfy.estimators._text import EncodedTexts, SimilarLengths, Text, Vocabulary, as_texts
+from hopfy.estimators._text import EncodedTexts, SimilarBatches, Text, Vocabulary, as_texts
 from hopfy.estimators._training import (
     Labelled,
     Training,
@@ -47,6 +47,8 @@ __all__ = ["RationaleEstimator"]
 
 # Words of a batch with its padding, when nothing is trained: some tens of megabytes of states.
 _WORDS_AT_ONCE = 1 << 15
+# The same in training, where an LSTM keeps some kilobytes for each word: half a gigabyte.
+_WORDS_TO_TRAIN = 1 << 16
 _WORDS_KEY = "vocabulary"
 _OWN_VECTORS = {"own": "vectors"}
 _Self = TypeVar("_Self", bound="RationaleEstimator")
@@ -140,7 +142,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
                 settings,
                 validation=Labelled(data, every, stopping) if len(stopping) else None,
                 score=self._score if len(stopping) else None,
-                order=SimilarLengths(data.lengths[training], settings.batch_size),
+                order=SimilarBatches(data.lengths[training], settings.batch_size, _WORDS_TO_TRAIN),
             )
         self.network_ = network.eval()
         self.n_iter_ = len(self.history_)

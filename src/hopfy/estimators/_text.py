@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from hopfy.estimators._training import Batches
+
 __all__ = [
     "PADDING",
     "UNKNOWN",
     "EncodedTexts",
+    "SimilarBatches",
     "SimilarLengths",
     "Text",
     "Vocabulary",
@@ -224,3 +227,25 @@ class SimilarLengths(Sampler[int]):
             yield from full[number].tolist()
         for batch in rest:
             yield from batch.tolist()
+
+
+class SimilarBatches(Batches):
+    """The batches of `SimilarLengths`; those of very long texts in parts.
+
+    Args:
+        lengths: of the texts.
+        batch_size: texts in a batch.
+        most: words of a batch with its padding, unless a single text has more.
+    """
+
+    def __init__(self, lengths: np.ndarray[Any, Any], batch_size: int, most: int) -> None:
+        self._order, self._most = SimilarLengths(lengths, batch_size), most
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order, size = list(self._order), self._order.batch_size
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            longest = max(1, int(self._order.lengths[batch].max()))
+            part = max(1, self._most // longest)
+            for first in range(0, len(batch), part):
+                yield batch[first : first + part]

@@ -30,6 +30,7 @@ from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
 __all__ = [
+    "Batches",
     "ClassLoss",
     "Labelled",
     "Samples",
@@ -162,12 +163,16 @@ class Labelled(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, place: int) -> tuple[_Inputs, Tensor]:
-        return self.__getitems__([place])
+    def __getitem__(self, place: int | Sequence[int]) -> tuple[_Inputs, Tensor]:
+        return self.__getitems__([place] if isinstance(place, int) else place)
 
     def __getitems__(self, places: Sequence[int]) -> tuple[_Inputs, Tensor]:
         chosen = self.numbers[list(places)].tolist()
         return _Inputs(self.samples.batch(chosen), len(chosen)), self.targets[chosen]
+
+
+class Batches(Sampler[list[int]]):
+    """An order that comes in batches of its own sizes."""
 
 
 def _as_is(batch: Any) -> Any:
@@ -236,7 +241,7 @@ def train(
     *,
     validation: Labelled | None = None,
     score: Callable[[Tensor, Tensor], float] | None = None,
-    order: Sampler[int] | None = None,
+    order: Sampler[int] | Batches | None = None,
 ) -> list[dict[str, float]]:
     """Train ``module`` in place; returns what was recorded, one table for each epoch.
 
@@ -249,7 +254,8 @@ def train(
             epochs are run and the last weights stay.
         score: of the outputs and targets of the whole validation set, the higher the better; by
             default the loss decides.
-        order: draws the order of the training samples for every epoch; by default all are equal.
+        order: draws the order of the training samples for every epoch, one by one or as `Batches`;
+            by default all orders are equal.
     """
     callbacks: list[Callback] = []
     stopping = None
@@ -274,6 +280,7 @@ def train(
         batch_size=int(settings.batch_size),
         iterator_train__shuffle=order is None,
         iterator_train__sampler=order,
+        iterator_train__batch_size=None if isinstance(order, Batches) else settings.batch_size,
         iterator_train__collate_fn=_as_is,
         iterator_valid__collate_fn=_as_is,
         train_split=None if validation is None else predefined_split(validation),
