@@ -36,3 +36,15 @@ def test_the_example_of_a_pipeline_runs():
     names: dict[str, object] = {}
     exec(compile(code, str(PAGE), "exec"), names)
     assert names["search"].estimator is names["model"]
+
+
+def test_the_example_of_rationales_prints_what_the_page_says():
+    section = PAGE.read_text(encoding="utf-8").split("## Texts and the words that decide")[1]
+    code, output = re.search(
+        r"```python\n(.*?)```\s*```text\n(.*?)```", section, re.DOTALL
+    ).groups()
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, str(PAGE), "exec"), {})
+    assert printed.getvalue() == output
