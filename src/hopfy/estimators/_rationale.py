@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -376,8 +376,11 @@ def _column(y: Any, count: int) -> _Array:
     """One target for each text; a sentence if they are missing."""
     if y is None:
         raise ValueError("expected one target in y for each text, got None; y is needed to fit.")
-    if isinstance(y, list | tuple) and any(each is None for each in y):
-        raise ValueError("expected a target in y for every text, got None for some of them.")
+    if isinstance(y, str) or not isinstance(y, Iterable):
+        raise TypeError(f"expected y to be a list of targets, got {type(y).__name__}.")
+    lost = next((number for number, each in enumerate(y) if _missing(each)), None)
+    if lost is not None:
+        raise ValueError(f"expected a target in y for every text, got none for text {lost}.")
     targets = column_or_1d(y, warn=True)
     if targets.dtype.kind in "fc":
         assert_all_finite(targets, input_name="y")
@@ -386,6 +389,12 @@ def _column(y: Any, count: int) -> _Array:
     if not count:
         raise ValueError("expected at least one text to fit, got none.")
     return targets  # type: ignore[no-any-return]
+
+
+def _missing(target: Any) -> bool:
+    """None, NaN, or what pandas has in their place: in a list of strings NumPy would spell it out."""
+    number = isinstance(target, float | np.floating) and math.isnan(target)
+    return target is None or number or type(target).__name__ in ("NAType", "NaTType")
 
 
 def _labels(y: Any, count: int) -> _Array:

@@ -85,8 +85,8 @@ def load_vectors(
     if isinstance(source, str | os.PathLike):
         return _from_text(Path(source), words, first)
     raise TypeError(
-        'expected vectors to be "learned", "glove", the path of a text file of vectors, '
-        f"WordVectors or a pair (words, matrix), got {type(source).__name__}."
+        'expected vectors to be a number (the size of learned ones), "glove", the path of a text '
+        f"file of vectors, WordVectors or a pair (words, matrix), got {type(source).__name__}."
     )
 
 
@@ -111,7 +111,7 @@ def _from_text(path: Path, words: Collection[str], first: int) -> WordVectors:
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file of word vectors at {str(path)!r}, got nothing there; "
-            'use "glove" for the packaged vectors or "learned" for none.'
+            'use "glove" for the packaged vectors, or a number to learn some of that size.'
         )
     size = 0
     for number, (word, rest) in enumerate(_lines(path)):
