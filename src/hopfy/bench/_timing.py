@@ -9,29 +9,31 @@ from typing import Any
 
 __all__ = ["best_times", "geometric_mean"]
 
-_IN_A_ROW = 4
-
 
 def best_times(
-    contestants: Mapping[str, Callable[[], Any]], *, rounds: int = 12, seconds: float = 3.0
+    contestants: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 12,
+    seconds: float = 3.0,
+    in_a_row: int = 4,
 ) -> dict[str, float]:
     """Best time in seconds of each contestant over interleaved rounds.
 
-    In a round every contestant runs a few times in a row: right after another's call its threads may
+    In a round every contestant runs ``in_a_row`` times: right after another's call its threads may
     still be spinning, which would be charged to the wrong side. Stops after ``rounds`` rounds, or once
-    all contestants together took ``seconds`` (but never before the second round).
+    all contestants together took ``seconds``.
     """
     for call in contestants.values():
         call()
     best = dict.fromkeys(contestants, math.inf)
     begun = time.perf_counter()
-    for done in range(rounds):
+    for _ in range(rounds):
         for name, call in contestants.items():
-            for _ in range(_IN_A_ROW):
+            for _ in range(in_a_row):
                 start = time.perf_counter()
                 call()
                 best[name] = min(best[name], time.perf_counter() - start)
-        if done >= 1 and time.perf_counter() - begun > seconds:
+        if time.perf_counter() - begun > seconds:
             break
     return best
 
