@@ -89,7 +89,8 @@ class Rationale:
     @property
     def phrases(self) -> list[str]:
         """The text of the spans."""
-        return ["".join(self._pieces(start, stop)) for start, stop in self.spans]
+        pieces = self._pieces()
+        return ["".join(pieces[2 * start + 1 : 2 * stop]) for start, stop in self.spans]
 
     @property
     def overlap(self) -> Overlap | None:
@@ -104,33 +105,20 @@ class Rationale:
 
     def __str__(self) -> str:
         """The text with its rationale in brackets."""
-        inside = {start: "[" for start, _ in self.spans}
-        ends = {stop - 1: "]" for _, stop in self.spans}
-        pieces = self._pieces(0, len(self.tokens), edges=True)
-        marked = (
-            inside.get(number, "") + pieces[2 * number + 1] + ends.get(number, "")
-            for number in range(len(self.tokens))
-        )
-        return "".join(gap + token for gap, token in zip(pieces[::2], [*marked, ""], strict=True))
+        pieces = self._pieces()
+        for start, stop in self.spans:
+            pieces[2 * start + 1] = "[" + pieces[2 * start + 1]
+            pieces[2 * stop - 1] += "]"
+        return "".join(pieces)
 
     def _repr_html_(self) -> str:
         return Rationales([self])._repr_html_()
 
-    def _pieces(self, start: int, stop: int, *, edges: bool = False) -> list[str]:
-        """Tokens and what lies between them, in turn; with ``edges`` also before and behind."""
+    def _pieces(self) -> list[str]:
+        """Tokens and what lies between them, in turn: token n is at 2 n + 1."""
         gaps = self._gaps()
-        pieces = [gaps[start]] if edges else []
-        for number in range(start, stop):
-            pieces.append(self._written(number))
-            if edges or number < stop - 1:
-                pieces.append(gaps[number + 1])
-        return pieces
-
-    def _written(self, number: int) -> str:
-        if self.text.source is None:
-            return self.tokens[number]
-        start, stop = self.text.places[number]
-        return self.text.source[start:stop]
+        between = (piece for pair in zip(gaps, self.tokens, strict=False) for piece in pair)
+        return [*between, gaps[-1]]
 
     def _gaps(self) -> list[str]:
         """What stands before each token, and behind the last."""
@@ -228,8 +216,7 @@ class _Card:
         between = [_both(one, other) for one, other in pairwise([_NOTHING, *looks, _NOTHING])]
         in_turn = [look for pair in zip(between, looks, strict=False) for look in pair]
         in_turn.append(_NOTHING)
-        written = self.rationale._pieces(0, len(looks), edges=True)
-        told = zip(in_turn, written, strict=True)
+        told = zip(in_turn, self.rationale._pieces(), strict=True)
         return [
             _Piece("".join(text for _, text in group), *look)
             for look, group in groupby(told, key=lambda pair: pair[0])

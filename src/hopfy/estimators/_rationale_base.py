@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,10 +15,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from hopfy._tensor_file import Kind, StoredFile
+from hopfy._tensor_file import Kind
 from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators import _files
 from hopfy.estimators._highlight import Rationale, Rationales, as_spans, html_page
+from hopfy.estimators._rationale_files import (
+    OWN_VECTORS,
+    OwnMethodError,
+    parameter_table,
+    parameters_from,
+    words_from,
+    words_tensor,
+)
 from hopfy.estimators._rationale_network import (
     RationaleModule,
     RationaleOptions,
@@ -50,7 +56,6 @@ _WORDS_AT_ONCE = 1 << 15
 # The same in training, where an LSTM keeps some kilobytes for each word: half a gigabyte.
 _WORDS_TO_TRAIN = 1 << 16
 _WORDS_KEY = "vocabulary"
-_OWN_VECTORS = {"own": "vectors"}
 _Self = TypeVar("_Self", bound="RationaleEstimator")
 _Array = np.ndarray[Any, Any]
 
@@ -188,16 +193,17 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         A ``method`` of your own is not in the file: give it to `load` again.
         """
         check_is_fitted(self, "network_")
-        parameters = {name: _table(name, value) for name, value in self.get_params().items()}
-        words = json.dumps(list(self.vocabulary_.words)).encode()
+        parameters = {
+            name: parameter_table(name, value) for name, value in self.get_params().items()
+        }
         settings = {
             "parameters": parameters,
             "vector_size": self._vector_size,
             "learned": self._learned,
             "targets": self._targets_table(),
         }
-        table = {_WORDS_KEY: torch.frombuffer(bytearray(words), dtype=torch.uint8)}
-        _files.save(path, self._kind, self.network_, settings, table)
+        words = {_WORDS_KEY: words_tensor(self.vocabulary_)}
+        _files.save(path, self._kind, self.network_, settings, words)
 
     @classmethod
     def load(
@@ -209,14 +215,14 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         """A model from its file; ``method`` only if it was saved with one of your own."""
         file, others = _files.open_file(path, cls._kind)
         try:
-            made = cls(**_parameters(cls, file, method))
+            made = cls(**parameters_from(file, cls().get_params(), method))
             made.options_, _ = made._options(), made._training()
-            made.vocabulary_ = _words(others[_WORDS_KEY], bool(made.lowercase))
+            made.vocabulary_ = words_from(others[_WORDS_KEY], bool(made.lowercase))
             made._load_targets(file.settings["targets"])
             size, learned = file.settings["vector_size"], file.settings["learned"]
             if type(size) is not int or not 1 <= size < 2**20 or type(learned) is not bool:
                 raise ValueError("expected the size of the word vectors.")
-        except _OwnMethodError as error:
+        except OwnMethodError as error:
             raise ValueError(str(error)) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             raise file.error(f"its settings are not those of a {cls.__name__}") from None
@@ -228,7 +234,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
 
         made._vector_size, made._learned = size, learned
         made.network_ = cast(RationaleModule, _files.build(file, network)).to(made.device)
-        if made.vectors == _OWN_VECTORS:
+        if made.vectors == OWN_VECTORS:
             made.vectors = made._stored_vectors()
         return made
 
@@ -409,64 +415,3 @@ class _WithPenalty(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss(outputs, targets) + self._penalty()  # type: ignore[no-any-return]
-
-
-class _OwnMethodError(ValueError):
-    """What the caller of load forgot, or gave in vain."""
-
-
-def _table(name: str, value: Any) -> Any:
-    """A parameter as JSON."""
-    if name == "method" and not isinstance(value, str):
-        return _files.OWN_MODULE
-    if name == "vectors" and isinstance(value, WordVectors | tuple):
-        return _OWN_VECTORS
-    if name == "vectors" and isinstance(value, Path):
-        return str(value)
-    if name == "bounds" and value is not None:
-        return [float(bound) for bound in value]
-    if isinstance(value, dict):
-        return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
-    if name == "random_state" and not isinstance(value, int | np.integer):
-        return None  # a generator has no place in a file; what it drew is in the parameters
-    return str(value) if name == "device" else _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _parameters(
-    cls: type[RationaleEstimator], file: StoredFile, method: Callable[..., Any] | None
-) -> dict[str, Any]:
-    """The constructor's arguments; KeyError and the like where the table is not one of ours."""
-    parameters = dict(file.settings["parameters"])
-    if parameters.keys() != cls().get_params().keys():
-        raise KeyError("other parameters")
-    own = parameters["method"] == _files.OWN_MODULE
-    if own and method is None:
-        raise _OwnMethodError(
-            f"expected the method that {str(file.path)!r} was saved with, got none; "
-            "call load(path, method=...)."
-        )
-    if not own and method is not None:
-        raise _OwnMethodError(
-            f"expected no method, as {str(file.path)!r} names its own "
-            f"({parameters['method']!r}); leave it out."
-        )
-    if own:
-        parameters["method"] = method
-    weights = parameters.get("class_weight")
-    if isinstance(weights, dict):
-        parameters["class_weight"] = {label: float(weight) for label, weight in weights["pairs"]}
-    return parameters
-
-
-def _words(stored: Tensor, lowercase: bool) -> Vocabulary:
-    """The vocabulary from its bytes; ValueError where they are not one."""
-    if stored.dtype != torch.uint8 or stored.ndim != 1:
-        raise ValueError("expected the vocabulary as bytes.")
-    words = json.loads(stored.numpy().tobytes())
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError("expected a list of words.")
-    return Vocabulary(words, lowercase=lowercase)

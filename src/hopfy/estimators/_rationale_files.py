@@ -1,0 +1,96 @@
+"""Parameters and words of the estimators with rationales, as JSON in their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopfy._tensor_file import StoredFile
+from hopfy.estimators import _files
+from hopfy.estimators._text import Vocabulary
+from hopfy.estimators._vectors import WordVectors
+
+__all__ = [
+    "OWN_VECTORS",
+    "OwnMethodError",
+    "parameter_table",
+    "parameters_from",
+    "words_from",
+    "words_tensor",
+]
+
+# Stands for vectors that a user gave: they come back out of the network.
+OWN_VECTORS = {"own": "vectors"}
+
+
+class OwnMethodError(ValueError):
+    """What the caller of load forgot, or gave in vain."""
+
+
+def parameter_table(name: str, value: Any) -> Any:
+    """A parameter as JSON."""
+    if name == "method" and not isinstance(value, str):
+        return _files.OWN_MODULE
+    if name == "vectors" and isinstance(value, WordVectors | tuple):
+        return OWN_VECTORS
+    if name == "vectors" and isinstance(value, Path):
+        return str(value)
+    if name == "bounds" and value is not None:
+        return [float(bound) for bound in value]
+    if isinstance(value, dict):
+        return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
+    if name == "random_state" and not isinstance(value, int | np.integer):
+        return None  # a generator has no place in a file; what it drew is in the parameters
+    return str(value) if name == "device" else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def parameters_from(
+    file: StoredFile, names: Collection[str], method: Callable[..., Any] | None
+) -> dict[str, Any]:
+    """The constructor's arguments; KeyError and the like where the table is not one of ours."""
+    parameters = dict(file.settings["parameters"])
+    if parameters.keys() != set(names):
+        raise KeyError("other parameters")
+    own = parameters["method"] == _files.OWN_MODULE
+    if own and method is None:
+        raise OwnMethodError(
+            f"expected the method that {str(file.path)!r} was saved with, got none; "
+            "call load(path, method=...)."
+        )
+    if not own and method is not None:
+        raise OwnMethodError(
+            f"expected no method, as {str(file.path)!r} names its own "
+            f"({parameters['method']!r}); leave it out."
+        )
+    if own:
+        parameters["method"] = method
+    weights = parameters.get("class_weight")
+    if isinstance(weights, dict):
+        parameters["class_weight"] = {label: float(weight) for label, weight in weights["pairs"]}
+    return parameters
+
+
+def words_tensor(vocabulary: Vocabulary) -> Tensor:
+    """The words as bytes: a long list belongs among the tensors of a file."""
+    words = json.dumps(list(vocabulary.words)).encode()
+    return torch.frombuffer(bytearray(words), dtype=torch.uint8)
+
+
+def words_from(stored: Tensor, lowercase: bool) -> Vocabulary:
+    """The vocabulary from its bytes; ValueError where they are not one."""
+    if stored.dtype != torch.uint8 or stored.ndim != 1:
+        raise ValueError("expected the vocabulary as bytes.")
+    words = json.loads(stored.numpy().tobytes())
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a list of words.")
+    return Vocabulary(words, lowercase=lowercase)
