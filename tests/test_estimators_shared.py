@@ -83,7 +83,8 @@ def test_bags_by_id_equal_bags_in_a_list():
 def test_bags_are_a_sequence():
     bags = pack(ragged())
     assert isinstance(bags, Bags)
-    assert pack(bags) is bags
+    assert pack(bags)[3].equal(bags[3])
+    assert len(bags[1:3]) == 2
     assert [len(bag) for bag in bags] == bags.lengths.tolist()
     assert torch.equal(bags[-1], bags[6])
     with pytest.raises(IndexError):
@@ -110,6 +111,17 @@ def test_bags_are_a_sequence():
 def test_bad_bags_are_named_in_one_sentence(bags, error, message):
     with pytest.raises(error, match=message):
         pack(bags)
+
+
+def test_bags_that_were_put_together_by_hand_are_checked_too():
+    rows = torch.ones(3, 2)
+    with pytest.raises(ValueError, match="instance in bag 1, got an empty bag"):
+        Bags(rows, torch.tensor([3, 0]))
+    with pytest.raises(ValueError, match="lengths that sum to the 3 instances, got 4"):
+        Bags(rows, torch.tensor([2, 2]))
+    with pytest.raises(ValueError, match="finite features in the bags, got NaN in its instance 0"):
+        pack(Bags(rows * torch.nan, torch.tensor([3])))
+    assert pack(Bags(rows.double(), torch.tensor([3]))).instances.dtype is torch.float32
 
 
 def test_ids_must_fit_the_instances():

@@ -233,6 +233,21 @@ def test_a_module_of_ones_own_is_used_and_left_alone():
     assert classifier.get_params()["embedding"] is own
 
 
+@pytest.mark.parametrize("pooling", ["hopfield", "gated"])
+def test_bag_dropout_drops_weights_while_training_only(pooling):
+    bags, labels = problem()
+    classifier = MILClassifier(**SMALL, bag_dropout=0.75, pooling=pooling).fit(bags, labels)
+    network, batch = classifier.network_, pack(bags).batch(range(60))
+    with torch.no_grad():
+        assert torch.equal(network(**batch), network(**batch))
+        network.train()
+        torch.manual_seed(0)
+        assert not torch.equal(network(**batch), network(**batch))
+        kept = torch.stack([network(**batch) for _ in range(400)]).mean(0)
+        # The rest is scaled up, so that on average the pooled features are the same.
+        torch.testing.assert_close(kept, network.eval()(**batch), rtol=0, atol=0.1)
+
+
 def test_images_go_through_the_papers_network():
     generator = np.random.default_rng(0)
     bags = [generator.random((n, 16, 16)) for n in generator.integers(1, 4, size=12)]
@@ -282,7 +297,7 @@ def test_one_array_and_ids_equal_a_list(fitted):
 
 # Nothing is exempt: a table counts as bags of one instance, which is what these checks see.
 @parametrize_with_checks(
-    [MILClassifier(embedding_size=16, max_epochs=12, lr=3e-3, validation_share=0.0, heads=1)]
+    [MILClassifier(embedding_size=16, max_epochs=8, lr=5e-3, validation_share=0.0, heads=1)]
 )
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
@@ -303,6 +318,15 @@ def test_a_grid_of_pipelines_over_bags():
     assert len(search.cv_results_["params"]) == 4
     assert search.predict(bags).shape == (60,)
     assert cross_val_score(MILClassifier(**SMALL), pack(bags), labels, cv=2).shape == (2,)
+
+
+def test_bags_by_id_can_be_searched_over(fitted):
+    bags, labels = problem()
+    ids = np.repeat(np.arange(60), [len(bag) for bag in bags])
+    packed = Bags.from_ids(np.concatenate(bags), ids)
+    assert np.array_equal(fitted.predict(packed), fitted.predict(bags))
+    search = GridSearchCV(MILClassifier(**SMALL), {"heads": [1, 2]}, cv=2).fit(packed, labels)
+    assert search.best_params_["heads"] in (1, 2)
 
 
 def test_a_plain_pipeline_over_a_table_and_ids():
@@ -440,7 +464,7 @@ def test_a_memory_is_not_a_classifier(tmp_path):
 
 
 def digit_bags(pool: np.ndarray, count: int, k: int, seed: int):
-    """K-MIL: a bag is positive if at least k of its digits are nines (Tab. 5 of the paper)."""
+    """K-MIL as the paper draws it: a bag is positive if at least k of its digits are nines."""
     digits = load_digits().target
     generator = np.random.default_rng(seed)
     nines, others = pool[digits[pool] == 9], pool[digits[pool] != 9]
@@ -498,8 +522,3 @@ def test_a_missing_package_is_one_sentence():
         "ImportError: hopfy.estimators needs scikit-learn, skorch and tqdm: pip install"
         in found.stderr
     )
-
-
-def test_bags_are_public():
-    bags = Bags(torch.zeros(3, 2), torch.tensor([1, 2]))
-    assert [len(bag) for bag in bags] == [1, 2]

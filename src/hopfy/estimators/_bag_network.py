@@ -70,7 +70,8 @@ def hopfield_pooling(
     """Pooling (B, L, size) -> (B, size) with one learned query and bag dropout.
 
     Bag dropout drops a share of the weights while training, so that no single instance can carry a
-    bag alone (App. G.3 of the paper). Without a head size the heads share the features, rounded up.
+    bag alone (the paper's appendix on the MIL benchmarks). Without a head size the heads share the
+    features, rounded up.
     """
     if head_size is None and isinstance(heads, int) and heads > 0:
         head_size = math.ceil(size / heads)

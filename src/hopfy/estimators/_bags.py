@@ -14,7 +14,7 @@ __all__ = ["Bags", "pack"]
 
 
 class Bags(Sequence[Any]):
-    """Bags that lie behind each other in one tensor.
+    """Bags that lie behind each other in one tensor: a sequence, which can be split and searched over.
 
     An instance is embedded once however bags are batched, and padding exists only as an index.
 
@@ -35,8 +35,36 @@ class Bags(Sequence[Any]):
     def __init__(
         self, instances: Tensor, lengths: Tensor, order: np.ndarray[Any, Any] | None = None
     ) -> None:
+        empty = (lengths < 1).nonzero()
+        if empty.numel():
+            raise ValueError(
+                f"expected at least one instance in bag {int(empty[0])}, got an empty bag; drop it."
+            )
+        if int(lengths.sum()) != len(instances):
+            raise ValueError(
+                f"expected lengths that sum to the {len(instances)} instances, got "
+                f"{int(lengths.sum())}."
+            )
         self.instances, self.lengths, self.order = instances, lengths, order
         self.offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+    @classmethod
+    def from_ids(cls, instances: Any, bag_ids: Any) -> Bags:
+        """Bags of the instances (I, ...) that have the same id, in the order of first appearance.
+
+        >>> [bag.flatten().tolist() for bag in Bags.from_ids([[1.0], [2.0], [3.0]], ["a", "b", "a"])]
+        [[1.0, 3.0], [2.0]]
+        """
+        array = _as_instances(instances, "the array of instances")
+        ids = np.asarray(bag_ids)
+        if ids.shape != (len(array),):
+            raise ValueError(
+                f"expected one bag id for each of {len(array)} instances, got shape {ids.shape}."
+            )
+        _, first, number = np.unique(ids, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[number]
+        order = np.argsort(rank, kind="stable")
+        return cls(torch.from_numpy(array[order]), torch.from_numpy(np.bincount(rank)), order)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -82,10 +110,11 @@ def pack(bags: Any, bag_ids: Any = None) -> Bags:
     >>> pack([[1.0], [2.0], [3.0]], bag_ids=["a", "b", "a"]).instances.flatten()
     tensor([1., 3., 2.])
     """
-    if isinstance(bags, Bags) and bag_ids is None:
-        return bags
     if bag_ids is not None:
-        return _by_ids(bags, bag_ids)
+        return Bags.from_ids(bags, bag_ids)
+    if isinstance(bags, Bags):
+        instances = torch.from_numpy(_as_instances(bags.instances, "the bags"))
+        return Bags(instances, bags.lengths, bags.order)
     if issparse(bags):
         raise TypeError(
             f"expected dense bags, got a sparse {type(bags).__name__}; convert with .toarray()."
@@ -108,20 +137,6 @@ def pack(bags: Any, bag_ids: Any = None) -> Bags:
             )
     lengths = torch.tensor([len(array) for array in arrays])
     return Bags(torch.from_numpy(np.concatenate(arrays)), lengths)
-
-
-def _by_ids(instances: Any, bag_ids: Any) -> Bags:
-    array = _as_instances(instances, "the array of instances")
-    ids = np.asarray(bag_ids)
-    if ids.shape != (len(array),):
-        raise ValueError(
-            f"expected one bag id for each of {len(array)} instances, got shape {ids.shape}."
-        )
-    _, first, number = np.unique(ids, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))[number]
-    order = np.argsort(rank, kind="stable")
-    lengths = torch.from_numpy(np.bincount(rank))
-    return Bags(torch.from_numpy(array[order]), lengths, order)
 
 
 def _table(bags: Any) -> Any:
@@ -163,9 +178,11 @@ def _as_instances(bag: Any, name: str) -> np.ndarray[Any, Any]:
         raise ValueError(f"expected at least one instance in {name}, got an empty bag; drop it.")
     if array[0].size == 0:
         raise ValueError(f"expected at least one feature in {name}, got shape {array.shape}.")
-    if not np.isfinite(array).all():
+    finite = np.isfinite(array)
+    if not finite.all():
         kind = "NaN" if np.isnan(array).any() else "infinity"
+        row = int(np.argwhere(~finite)[0, 0])
         raise ValueError(
-            f"expected finite features in {name}, got {kind}; impute or drop those instances."
+            f"expected finite features in {name}, got {kind} in its instance {row}; impute or drop it."
         )
     return array

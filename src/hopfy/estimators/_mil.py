@@ -52,7 +52,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Every instance is embedded, a learned query q selects among a bag's embedded instances X with
     weights :math:`\hat y_\Omega(\beta X q)`, and a linear layer classifies what they retrieve
-    (Sec. 5.2 of the paper). With ``omega="3-subsets"`` three instances decide; with
+    (Sec. 5.3 of the paper). With ``omega="3-subsets"`` three instances decide; with
     ``"5-normmax"`` as many as look alike; with ``"softmax"`` all of them, a little.
 
     Bags are a list of arrays (n, ...) of any lengths n: vectors (n, D), images (n, H, W) or

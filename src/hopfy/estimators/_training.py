@@ -257,19 +257,17 @@ def train(
         order: draws the order of the training samples for every epoch, one by one or as `Batches`;
             by default all orders are equal.
     """
-    callbacks: list[Callback] = []
     stopping = None
-    if validation is not None and score is not None:
-        callbacks.append(_scoring(score))
     if validation is not None:
         stopping = _early_stopping(settings, by_score=score is not None)
-        callbacks.append(stopping)
-    if settings.clip is not None:
-        callbacks.append(GradientNormClipping(settings.clip))
-    if settings.schedule is not None:
-        callbacks.insert(0, settings.schedule)
-    if settings.progress:
-        callbacks.insert(0, _Bar())
+    # In the order of their turns at the end of an epoch; stopping ends it, so it comes last.
+    callbacks = [
+        None if validation is None or score is None else _scoring(score),
+        settings.schedule,
+        None if settings.clip is None else GradientNormClipping(settings.clip),
+        _Bar() if settings.progress else None,
+        stopping,
+    ]
     net = _Net(
         module,
         loss,
@@ -284,7 +282,7 @@ def train(
         iterator_train__collate_fn=_as_is,
         iterator_valid__collate_fn=_as_is,
         train_split=None if validation is None else predefined_split(validation),
-        callbacks=[(f"callback_{number}", each) for number, each in enumerate(callbacks)],
+        callbacks=[(f"turn_{number}", each) for number, each in enumerate(callbacks) if each],
         device=settings.device,
         verbose=0,
     )
