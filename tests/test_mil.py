@@ -329,6 +329,13 @@ def test_bags_by_id_can_be_searched_over(fitted):
     assert search.best_params_["heads"] in (1, 2)
 
 
+def test_a_grid_of_numpys_numbers():
+    options = {"heads": np.arange(1, 3)[1], "beta": np.float32(0.5), "embedding_size": np.int64(6)}
+    options |= {"head_size": np.int32(4), "max_epochs": np.int64(1), "batch_size": np.int64(8)}
+    network = MILClassifier(**options).fit(*problem()).network_
+    assert network.pooling.hopfield.heads == 2
+
+
 def test_a_plain_pipeline_over_a_table_and_ids():
     bags, labels = problem()
     table, ids = np.concatenate(bags), np.repeat(np.arange(60), [len(bag) for bag in bags])

@@ -80,7 +80,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: epochs without a lower validation loss before training stops; the best epoch's
             parameters come back.
         validation_share: of the bags, kept out of training for that; 0 runs all epochs.
-        random_state: a seed, or a NumPy generator; the same seed gives the same fit.
+        random_state: a seed, or a `numpy.random.RandomState`; the same seed gives the same fit.
         device: where to compute.
         verbose: show a progress bar.
 
@@ -280,25 +280,25 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not 0 < self.lr_decay <= 1:
             raise ValueError(f"expected lr_decay above 0 and at most 1, got {self.lr_decay!r}.")
         return Training(
-            max_epochs=self.max_epochs,
-            batch_size=self.batch_size,
+            max_epochs=_plain(self.max_epochs),
+            batch_size=_plain(self.batch_size),
             lr=self.lr,
             weight_decay=self.weight_decay,
             schedule=None if self.lr_decay == 1 else exponential_decay(self.lr_decay),
-            patience=self.patience,
+            patience=_plain(self.patience),
             device=self.device,
             progress=bool(self.verbose),
         )
 
     def _embedding(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.embedding, nn.Module):
-            return copy.deepcopy(self.embedding)
+            return copy.deepcopy(self.embedding).cpu()
         if self.embedding not in _EMBEDDINGS:
             raise ValueError(
                 f"expected embedding to be 'mlp', 'cnn' or a module, got {self.embedding!r}."
             )
-        make = _EMBEDDINGS[self.embedding]
-        return make(shape) if self.embedding_size is None else make(shape, self.embedding_size)
+        make, size = _EMBEDDINGS[self.embedding], _plain(self.embedding_size)
+        return make(shape) if size is None else make(shape, size)
 
     def _network(self, embedding: nn.Module, features: int, classes: int) -> BagNetwork:
         head = nn.Linear(features, 1 if classes == 2 else classes)
@@ -315,10 +315,10 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected pooling to be one of {_POOLINGS}, got {self.pooling!r}.")
         return hopfield_pooling(
             features,
-            self.heads,
+            _plain(self.heads),
             omega=copy.deepcopy(self.omega),
-            beta=copy.deepcopy(self.beta),
-            head_size=self.head_size,
+            beta=copy.deepcopy(_plain(self.beta)),
+            head_size=_plain(self.head_size),
             dropout=self.bag_dropout,
         )
 
@@ -396,6 +396,7 @@ def _table(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """NumPy's numbers, which grids are made of, as Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -103,10 +103,11 @@ def _draw_pictures(ax: Axes, pictures: Any, shares: Any, known: Any, across: int
         text = ax.text(left + 0.5, top - height - 0.05, _short(share), color=edge, fontsize=6.5)
         text.set(ha="center", va="top")
         if known[number]:
-            ax.plot(left + 0.5, top + 0.1, "v", color=colour(2), markersize=4, clip_on=False)
+            # On the frame, so that it cannot be taken for a mark of the picture above.
+            ax.plot(left + 0.5, top, "v", color=colour(2), markersize=6, markeredgecolor="white")
     rows = math.ceil(len(shares) / across)
     ax.set_xlim(-0.1, across * (1 + _GAP) - _GAP + 0.1)
-    ax.set_ylim(-rows * (height + 1.4 * _GAP) - 0.02, 0.2)
+    ax.set_ylim(-rows * (height + 1.4 * _GAP) + 0.1, 0.15)
     ax.set_aspect("equal")
     ax.axis("off")
 
