@@ -591,6 +591,19 @@ class _Penalised(RationaleModule):
 
 
 class TestOtherMethods:
+    @pytest.mark.parametrize(
+        "method", ["SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM"]
+    )
+    def test_every_method_by_name_has_all_verbs(self, tmp_path, method: str) -> None:
+        clf = RationaleClassifier(method=method, **TINY).fit(TEXTS[:20], LABELS[:20])
+        clf.save(tmp_path / "model")
+        same = RationaleClassifier.load(tmp_path / "model")
+        np.testing.assert_array_equal(same.predict_proba(NEW), clf.predict_proba(NEW))
+        for each in same.rationale(NEW):
+            assert each.weights.shape == (len(each.tokens),)
+            assert each.weights.min() >= 0
+            assert each.weights.max() <= 1 + 1e-6
+
     def test_a_module_of_ones_own_with_a_penalty(self) -> None:
         clf = RationaleClassifier(method=lambda e, n, _: _Penalised(e, n), **TINY)
         clf.fit(TEXTS[:20], LABELS[:20])

