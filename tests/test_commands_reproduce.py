@@ -93,6 +93,15 @@ def test_agreement_is_shown_and_recorded(tmp_path, use):
     assert (record["seed"], record["profile"]) == (3, "paper")
 
 
+def test_a_page_shows_the_run(tmp_path, use):
+    use(Fake())
+    result = hopfy("reproduce", "fake", "--out", tmp_path)
+    page = tmp_path / "fake" / "index.html"
+    assert str(page) in result.output.replace("\n", "")
+    assert "It explains itself." in page.read_text()
+    assert "1 of 1 comparable ones agree" in page.read_text()
+
+
 def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
     use(Fake(ours=2.2))
     result = hopfy("reproduce", "all", "--out", tmp_path)

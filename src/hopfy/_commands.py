@@ -113,6 +113,10 @@ def _write_demo(out: Path, seed: int) -> Path:
 
 
 _TITLE = "hopfy: sparse and structured Hopfield networks"
+_PAPER = (
+    "One experiment of Santos, Niculae, McNamee, Martins: Sparse and Structured Hopfield Networks "
+    "(ICML 2024), beside what the paper says."
+)
 _LEAD = (
     "What this library does, shown with the data that scikit-learn brings and with generated data: "
     "the quick profiles of the paper's experiments (Santos, Niculae, McNamee, Martins: Sparse and "
@@ -162,6 +166,7 @@ def _reproduced(name: str, profile: str, seed: int, out: Path) -> bool:
     from hopfy import experiments
     from hopfy.data import MissingDataError
     from hopfy.experiments import _show
+    from hopfy.report import section_of, write_page
 
     try:
         with _show.ShownProgress(console) as progress:
@@ -179,6 +184,8 @@ def _reproduced(name: str, profile: str, seed: int, out: Path) -> bool:
     console.print(_show.comparison_table(run))
     console.print(run.experiment.explain(run.results), highlight=False)
     console.print(_show.summary(run), highlight=False, soft_wrap=True)
+    page = write_page(run.folder / "index.html", f"hopfy reproduce {name}", _PAPER, [section_of(run)])
+    console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     if run.disagreements:
         count = len(run.disagreements)
         typer.echo(f"{name}: numbers further from the paper than allowed: {count}.", err=True)
