@@ -7,11 +7,14 @@ True
 
 from hopfy.data._ag_news import ag_news
 from hopfy.data._beer import beer, beer_annotations
+from hopfy.data._digit_bags import digit_bags
 from hopfy.data._digits import digits
 from hopfy.data._eraser import eraser_movies
 from hopfy.data._files import Dataset, MissingDataError, RemoteFile
 from hopfy.data._images import Images
 from hopfy.data._imdb import imdb
+from hopfy.data._labelled_bags import LabelledBags
+from hopfy.data._mil import mil_benchmark
 from hopfy.data._mnist import mnist
 from hopfy.data._registry import dataset, datasets
 from hopfy.data._sst import sst
@@ -21,6 +24,7 @@ __all__ = [
     "AnnotatedTexts",
     "Dataset",
     "Images",
+    "LabelledBags",
     "MissingDataError",
     "RemoteFile",
     "Texts",
@@ -29,9 +33,11 @@ __all__ = [
     "beer_annotations",
     "dataset",
     "datasets",
+    "digit_bags",
     "digits",
     "eraser_movies",
     "imdb",
+    "mil_benchmark",
     "mnist",
     "sst",
 ]

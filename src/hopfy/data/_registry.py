@@ -7,6 +7,7 @@ from hopfy.data._beer import BEER
 from hopfy.data._eraser import ERASER_MOVIES
 from hopfy.data._files import Dataset
 from hopfy.data._imdb import IMDB
+from hopfy.data._mil import MIL
 from hopfy.data._mnist import MNIST
 from hopfy.data._sst import SST
 
@@ -15,7 +16,7 @@ __all__ = ["dataset", "datasets"]
 
 def datasets() -> list[Dataset]:
     """All of them."""
-    return [MNIST, SST, AG_NEWS, IMDB, BEER, ERASER_MOVIES]
+    return [MNIST, MIL, SST, AG_NEWS, IMDB, BEER, ERASER_MOVIES]
 
 
 def dataset(name: str) -> Dataset:
