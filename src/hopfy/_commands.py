@@ -145,6 +145,7 @@ def reproduce(
     profile: Annotated[str, typer.Option(help="quick, desk or paper.")] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
+    workers: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
 ) -> None:
     """Run an experiment of the paper and set its numbers beside the published ones.
 
@@ -156,12 +157,12 @@ def reproduce(
         known = ", ".join([*experiments.names(), "all"])
         raise _sentence(f"expected an experiment among {known}, got {name!r}.")
     chosen = experiments.names() if name == "all" else [name]
-    failed = [one for one in chosen if not _reproduced(one, profile, seed, out)]
+    failed = [one for one in chosen if not _reproduced(one, profile, seed, out, workers)]
     if failed:
         raise typer.Exit(1)
 
 
-def _reproduced(name: str, profile: str, seed: int, out: Path) -> bool:
+def _reproduced(name: str, profile: str, seed: int, out: Path, workers: int) -> bool:
     """Run one experiment and show it; False, with a sentence on stderr, if something is wrong."""
     from hopfy import experiments
     from hopfy.data import MissingDataError
@@ -171,7 +172,12 @@ def _reproduced(name: str, profile: str, seed: int, out: Path) -> bool:
     try:
         with _show.ShownProgress(console) as progress:
             run = experiments.reproduce(
-                experiments.load(name), out, profile=profile, seed=seed, progress=progress
+                experiments.load(name),
+                out,
+                profile=profile,
+                seed=seed,
+                progress=progress,
+                workers=workers,
             )
     except KeyboardInterrupt:
         raise _sentence(f"{name} was stopped; the same command goes on from here.", 130) from None

@@ -87,11 +87,13 @@ class Experiment(ABC, Generic[C]):
         profiles: a configuration for ``"quick"`` (no data needed) and for ``"paper"``; perhaps also
             for ``"desk"``, about an hour on one core, and for ``"demo"``, where quick takes longer
             than the seconds that ``hopfy demo`` has.
+        shared: whether processes that run it in the same folder share the work.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     profiles: ClassVar[Mapping[str, Any]]
+    shared: ClassVar[bool] = False
 
     def data_checksum(self, config: C) -> str | None:  # noqa: ARG002
         """Identifies the data that ``config`` reads; None if it reads none."""

@@ -17,6 +17,7 @@ import torch
 import hopfy
 from hopfy._atomic import replacing
 from hopfy.experiments._base import Experiment, Figure, Progress, Quiet, Row
+from hopfy.experiments._helpers import helping
 from hopfy.experiments._store import Store
 
 __all__ = ["Run", "reproduce"]
@@ -55,24 +56,33 @@ def reproduce(
     profile: str = "quick",
     seed: int = 0,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> Run:
     """Run ``experiment``, or finish a run that was stopped, in the folder ``out/NAME``.
 
     Parts that an earlier run with the same profile, seed, data and version has finished are
-    read from ``out/NAME/parts``. The folder gets ``results.json`` and the figures.
+    read from ``out/NAME/parts``. The folder gets ``results.json`` and the figures. With several
+    ``workers`` so many processes share the work, if the experiment can be shared; processes on
+    other machines may join by running it in the same folder.
     """
     if profile not in experiment.profiles:
         known = ", ".join(experiment.profiles)
         raise ValueError(f"expected a profile among {known}, got {profile!r}.")
+    if workers < 1 or (workers > 1 and not experiment.shared):
+        raise ValueError(
+            f"expected 1 worker for {experiment.name}, got {workers}."
+            if workers > 1
+            else f"expected at least 1 worker, got {workers}."
+        )
     config = replace(experiment.profiles[profile], seed=seed)
     folder = Path(out) / experiment.name
     _must_be_writable(folder)
-    checksum = experiment.data_checksum(config)
-    depends_on = {"config": asdict(config), "data": checksum, "hopfy": hopfy.__version__}
-    store = Store(folder / "parts", depends_on)
+    store = _store(experiment, config, folder)
+    checksum = store.depends_on["data"]
 
     begun = time.perf_counter()
-    results = experiment.run(config, store, progress or Quiet())
+    with helping(workers - 1, _help, (experiment, config, folder)):
+        results = experiment.run(config, store, progress or Quiet())
     seconds = time.perf_counter() - begun
 
     record = {
@@ -92,6 +102,17 @@ def reproduce(
     run = Run(experiment, results, rows, figures, record, folder)
     _write(run)
     return run
+
+
+def _store(experiment: Experiment[Any], config: Any, folder: Path) -> Store:
+    checksum = experiment.data_checksum(config)
+    depends_on = {"config": asdict(config), "data": checksum, "hopfy": hopfy.__version__}
+    return Store(folder / "parts", depends_on)
+
+
+def _help(experiment: Experiment[Any], config: Any, folder: Path) -> None:
+    """What another process does: the same, with nobody watching."""
+    experiment.run(config, _store(experiment, config, folder), Quiet())
 
 
 def _must_be_writable(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hopfy._checks import values_can_be_read
 from hopfy.nn._fused import retrieve_sparsely
 from hopfy.omega import Omega, omega_from
 
-__all__ = ["Association", "as_omega"]
+__all__ = ["Association", "as_omega", "no_more_than_there_is"]
 
 
 def as_omega(omega: object) -> Omega | nn.Module:
@@ -129,10 +129,10 @@ def _select(
     scores = state @ memories.mT
     if offset is not None:
         scores = scores + offset
-    return _no_more_than_there_is(omega, scores, mask)(scores, mask)
+    return no_more_than_there_is(omega, scores, mask)(scores, mask)
 
 
-def _no_more_than_there_is(
+def no_more_than_there_is(
     omega: Omega | nn.Module, scores: Tensor, mask: Tensor | None
 ) -> Omega | nn.Module:
     """A bag with fewer than k entries takes all of them."""

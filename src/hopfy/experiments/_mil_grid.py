@@ -1,0 +1,64 @@
+"""The hyperparameters of Table 2: what is tried, and what a point of the grid means."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from hopfy.experiments._mil_networks import BASELINES, BagModel
+
+__all__ = ["Grid", "model_of"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of these values are tried on the first seed; one value each means no search.
+
+    Attributes:
+        lr: learning rates.
+        decay: what the learning rate is multiplied with after every epoch.
+        size: features of an embedded instance.
+        head_size: the size of queries and memories in a head.
+        heads: how many.
+        beta: inverse temperatures.
+        dropout: bag dropout.
+        epochs: the largest number of them.
+        patience: epochs without a better validation score before training stops.
+        batch_size: bags in a step.
+    """
+
+    lr: tuple[float, ...]
+    decay: tuple[float, ...]
+    size: tuple[int, ...]
+    head_size: tuple[int, ...]
+    heads: tuple[int, ...]
+    beta: tuple[float, ...]
+    dropout: tuple[float, ...]
+    epochs: int = 50
+    patience: int = 5
+    batch_size: int = 16
+
+    def points(self, method: str) -> list[dict[str, Any]]:
+        """The points for a method; settings that a baseline does not have are not varied."""
+        axes = {name: values for name, values in asdict(self).items() if isinstance(values, tuple)}
+        if method in BASELINES:
+            without = ("head_size", "heads", "beta", *(("dropout",) if method != "gated" else ()))
+            axes.update({name: axes[name][:1] for name in without})
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+    def training(self, point: dict[str, Any]) -> dict[str, Any]:
+        """How the network of a point is trained."""
+        return {
+            "lr": point["lr"],
+            "decay": point["decay"],
+            "max_epochs": self.epochs,
+            "patience": self.patience,
+            "batch_size": self.batch_size,
+        }
+
+
+def model_of(method: str, point: dict[str, Any]) -> BagModel:
+    """The network of a point."""
+    own = ("size", "head_size", "heads", "beta", "dropout")
+    return BagModel(method, **{name: point[name] for name in own})

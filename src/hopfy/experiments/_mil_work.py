@@ -1,0 +1,128 @@
+"""The training runs behind Table 2, shared among processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import hopfy
+from hopfy.experiments._base import Store
+from hopfy.experiments._mil_benchmarks import train_on_benchmark
+from hopfy.experiments._mil_digits import DigitTask, train_on_digits
+from hopfy.experiments._mil_grid import Grid, model_of
+from hopfy.experiments._shared_grid import Point, SharedGrid
+
+if TYPE_CHECKING:
+    from hopfy.experiments.mil import MILConfig
+
+__all__ = ["Cell", "Work"]
+
+
+class Cell(NamedTuple):
+    """A task and a method: one number of the table. The task is ``"K=3"`` or an animal."""
+
+    task: str
+    method: str
+
+
+class Work:
+    """All runs of a configuration, each a point of a `SharedGrid`.
+
+    On the first seed a cell's points are those of its hyperparameter grid; the best of them, by
+    its validation score, is run on the other seeds.
+    """
+
+    def __init__(self, config: MILConfig, checksum: str, store: Store) -> None:
+        self._config, self._checksum, self._store = config, checksum, store
+        tasks = [f"K={least}" for least in config.least]
+        # K = 1 tells least, so the animals, which are fast, come before it.
+        tasks = [task for task in tasks if task != "K=1"] + list(config.animals)
+        tasks += ["K=1"] if 1 in config.least else []
+        self.cells = [Cell(task, method) for task in tasks for method in config.methods]
+
+    def start(self, cell: Cell, run: int) -> None:
+        """Compute what nobody has taken yet of a cell's ``run``-th seed."""
+        points, name = self._points(cell, run), _part(cell, run)
+        if points and not self._store.path(name).is_file():
+            self._grid(cell, points).work(lambda point: self._compute(cell, point), wait=False)
+
+    def finish(self, cell: Cell, run: int) -> list[dict[str, Any]]:
+        """All results of a cell's ``run``-th seed, if need be after waiting for other processes."""
+        points = self._points(cell, run)
+
+        def results() -> Any:
+            grid = self._grid(cell, points)
+            grid.work(lambda point: self._compute(cell, point))
+            return grid.results()
+
+        return self._store.part(_part(cell, run), results) if points else []
+
+    def result(self, cell: Cell) -> dict[str, Any]:
+        """What the table says about a cell: scores in percent, one for each seed."""
+        best = self._best(cell)
+        runs = [self._best_result(cell)]
+        for run in range(1, self._config.seeds):
+            runs += self.finish(cell, run)
+        joined = {
+            name: [value for each in runs for value in each[name]]
+            for name in ("validation", "test", "epochs", "right")
+        }
+        tried = self.finish(cell, 0)
+        seconds = sum(each["seconds"] for each in [*tried, *runs[1:]])
+        return {**cell._asdict(), **joined, "settings": best, "tried": len(tried), "seconds": seconds}
+
+    def _points(self, cell: Cell, run: int) -> list[dict[str, Any]]:
+        """Settings and seeds of the training runs that belong together."""
+        first = self._config.seed
+        if run == 0:
+            return [{**each, "seeds": [first]} for each in self._space(cell).points(cell.method)]
+        if cell.task.startswith("K="):
+            return [{**self._best(cell), "seeds": [first + run]}]
+        # The animals' networks are trained in one stack, so all other seeds come at once.
+        others = list(range(first + 1, first + self._config.seeds))
+        return [{**self._best(cell), "seeds": others}] if run == 1 else []
+
+    def _best(self, cell: Cell) -> dict[str, Any]:
+        tried = self.finish(cell, 0)
+        scores = [fmean(each["validation"]) for each in tried]
+        return self._space(cell).points(cell.method)[scores.index(max(scores))]
+
+    def _best_result(self, cell: Cell) -> dict[str, Any]:
+        return max(self.finish(cell, 0), key=lambda each: fmean(each["validation"]))
+
+    def _space(self, cell: Cell) -> Grid:
+        return self._config.digits if cell.task.startswith("K=") else self._config.benchmarks
+
+    def _grid(self, cell: Cell, points: list[dict[str, Any]]) -> SharedGrid:
+        """The name says all that the results depend on, and nothing else: the number of seeds may
+        be changed later without losing what was computed."""
+        config = self._config
+        size = [config.source, config.bags, config.held_out, config.folds]
+        what = [cell, points, size, asdict(self._space(cell)), self._checksum, hopfy.__version__]
+        digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+        name = f"{cell.task} {cell.method} seeds {points[0]['seeds']} {digest}"
+        return SharedGrid(self._store.folder.parent / "search.journal", name, points)
+
+    def _compute(self, cell: Cell, point: Point) -> dict[str, Any]:
+        config, space = self._config, self._space(cell)
+        begun = time.perf_counter()
+        model, training = model_of(cell.method, point), space.training(point)
+        if cell.task.startswith("K="):
+            least = int(cell.task.removeprefix("K="))
+            task = DigitTask(
+                config.source, least, config.bags, config.held_out, point["seeds"][0]
+            )
+            found = train_on_digits(task, model, training)
+        else:
+            found = train_on_benchmark(
+                cell.task, point["seeds"], config.folds, model, training
+            )
+        return {**found, "seconds": time.perf_counter() - begun}
+
+
+def _part(cell: Cell, run: int) -> str:
+    return f"{cell.task} {cell.method} run {run}"
