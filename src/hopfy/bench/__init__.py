@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
+from hopfy.bench._mil import bench_mil
 from hopfy.bench._rationale import bench_rationale
 from hopfy.bench._retrieval import bench_retrieval
 from hopfy.bench._sequential import bench_sequential
@@ -25,4 +26,5 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "layers": lambda _: _layers(),
     "retrieval": bench_retrieval,
     "rationale": bench_rationale,
+    "mil": bench_mil,
 }

@@ -22,8 +22,6 @@ __all__ = ["nested_folds", "standardised", "train_on_benchmark"]
 _SMALL = 1e-6
 
 
-
-
 def train_on_benchmark(
     animal: Any, seeds: Sequence[int], folds: int, model: BagModel, training: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from statistics import fmean, stdev
 from typing import Any
 
@@ -98,7 +99,7 @@ def mcnemar(one: Results, other: Results) -> float:
     wins, losses = pairs.count(("1", "0")), pairs.count(("0", "1"))
     differing = wins + losses
     tail = sum(math.comb(differing, count) for count in range(min(wins, losses) + 1))
-    return min(1.0, 2 * tail / 2**differing)
+    return min(1.0, 2.0 * float(Fraction(tail, 2**differing)))
 
 
 def deviation(scores: list[float]) -> float:

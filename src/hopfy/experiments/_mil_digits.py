@@ -84,7 +84,7 @@ def train_on_digits(
     decay = settings.pop("decay")
     with seeded(task.seed):
         network = model.network(bags["training"].shape)
-        network.to(memory_format=torch.channels_last)  # twice as fast as the default here
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # twice as fast
         how = Training(**settings, schedule=exponential_decay(decay))
         history = train(
             network,
@@ -133,8 +133,8 @@ def _parts(source: str) -> dict[str, Images]:
             "test": Images(_normal(test.images, 255), test.labels),
         }
     images, labels = data.digits()
-    sizes = (len(images) - 1000, 400, 600)
-    parts = zip(_normal(images, 16).split(sizes), labels.split(sizes), strict=True)
+    sizes = [len(images) - 1000, 400, 600]
+    parts = zip(torch.split(_normal(images, 16), sizes), torch.split(labels, sizes), strict=True)
     names = ("training", "validation", "test")
     return {name: Images(*part) for name, part in zip(names, parts, strict=True)}
 

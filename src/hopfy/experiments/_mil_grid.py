@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -47,7 +48,7 @@ class Grid:
             axes.update({name: axes[name][:1] for name in without})
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
-    def training(self, point: dict[str, Any]) -> dict[str, Any]:
+    def training(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """How the network of a point is trained."""
         return {
             "lr": point["lr"],
@@ -58,7 +59,7 @@ class Grid:
         }
 
 
-def model_of(method: str, point: dict[str, Any]) -> BagModel:
+def model_of(method: str, point: Mapping[str, Any]) -> BagModel:
     """The network of a point."""
     own = ("size", "head_size", "heads", "beta", "dropout")
     return BagModel(method, **{name: point[name] for name in own})

@@ -73,7 +73,13 @@ class Work:
         }
         tried = self.finish(cell, 0)
         seconds = sum(each["seconds"] for each in [*tried, *runs[1:]])
-        return {**cell._asdict(), **joined, "settings": best, "tried": len(tried), "seconds": seconds}
+        return {
+            **cell._asdict(),
+            **joined,
+            "settings": best,
+            "tried": len(tried),
+            "seconds": seconds,
+        }
 
     def _points(self, cell: Cell, run: int) -> list[dict[str, Any]]:
         """Settings and seeds of the training runs that belong together."""
@@ -113,14 +119,10 @@ class Work:
         model, training = model_of(cell.method, point), space.training(point)
         if cell.task.startswith("K="):
             least = int(cell.task.removeprefix("K="))
-            task = DigitTask(
-                config.source, least, config.bags, config.held_out, point["seeds"][0]
-            )
+            task = DigitTask(config.source, least, config.bags, config.held_out, point["seeds"][0])
             found = train_on_digits(task, model, training)
         else:
-            found = train_on_benchmark(
-                cell.task, point["seeds"], config.folds, model, training
-            )
+            found = train_on_benchmark(cell.task, point["seeds"], config.folds, model, training)
         return {**found, "seconds": time.perf_counter() - begun}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -128,10 +129,10 @@ def _myself() -> str:
 def _alive(trial: Any) -> bool:
     """Whether someone still works on a trial: known on this machine, guessed on others."""
     host, _, process = trial.user_attrs.get(_WORKER, "").rpartition(" ")
-    age = (datetime.now() - trial.datetime_start).total_seconds()
+    age: float = (datetime.now() - trial.datetime_start).total_seconds()
     if not process:
         return age < _UNSIGNED
-    if host != socket.gethostname():
+    if host != socket.gethostname() or sys.platform == "win32":  # there, kill would really kill
         return age < _LOST
     try:
         os.kill(int(process), 0)

@@ -44,7 +44,7 @@ class StackedBags:
 
     def batch(self, chosen: Tensor) -> Batch:
         """The bags ``chosen`` (M, B), packed: an instance is embedded once, padding never."""
-        models, total, _ = self.features.shape
+        models = len(self.features)
         starts = self.lengths.cumsum(0) - self.lengths
         lengths = self.lengths[chosen]
         slots = torch.arange(int(lengths.max()))
@@ -77,15 +77,15 @@ def hopfield_pool(omega: Omega, beta: float, heads: int, dropout: float = 0.0) -
     def pool(parameters: Parameters, x: Tensor, mask: Tensor) -> Tensor:
         part = {name.removeprefix("pooling.hopfield."): each for name, each in parameters.items()}
         query = _linear(part, "queries_in", parameters["pooling.queries"])
-        by_head = query.unflatten(-1, (heads, -1)).transpose(1, 2)  # (M, heads, 1, head size)
-        towards = by_head @ part["memories_in.weight"].unflatten(1, (heads, -1))
+        by_head = _heads(query.mT, heads).mT  # (M, heads, 1, head size)
+        towards = by_head @ _heads(part["memories_in.weight"], heads)
         scores = beta * (towards.transpose(1, 2) @ x.mT)  # (M, B, heads, L)
         allowed = mask.unsqueeze(2)
         weights = no_more_than_there_is(omega, scores, allowed)(scores, allowed)
         weights = nn.functional.dropout(weights, dropout)
-        projection = part["values_in.weight"].unflatten(1, (heads, -1))
+        projection = _heads(part["values_in.weight"], heads)
         found = torch.einsum("mbhd,mhsd->mbhs", weights @ x, projection)
-        bias = part["values_in.bias"].unflatten(1, (heads, -1)).unsqueeze(1)
+        bias = _heads(part["values_in.bias"], heads).unsqueeze(1)
         found = found + weights.sum(-1, keepdim=True) * bias
         return _linear(part, "out", found.flatten(2))
 
@@ -96,7 +96,7 @@ def plain_pool(name: str, dropout: float = 0.0) -> Pool:
     """The baselines ``"mean"``, ``"max"`` and ``"gated"`` for stacked networks."""
 
     def mean(_: Parameters, x: Tensor, mask: Tensor) -> Tensor:
-        weights = mask / mask.sum(-1, keepdim=True)
+        weights = mask.to(x.dtype) / mask.sum(-1, keepdim=True)
         return (weights.unsqueeze(-2) @ x).squeeze(-2)
 
     def largest(_: Parameters, x: Tensor, mask: Tensor) -> Tensor:
@@ -111,6 +111,11 @@ def plain_pool(name: str, dropout: float = 0.0) -> Pool:
         return (weights.unsqueeze(-2) @ x).squeeze(-2)
 
     return {"mean": mean, "max": largest, "gated": gated}[name]
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """(M, heads * size, ...) -> (M, heads, size, ...)."""
+    return x.reshape(len(x), heads, -1, *x.shape[2:])
 
 
 def _linear(parameters: Parameters, name: str, x: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def train_stacked(
     Of two epochs with the same area under the curve the one with the lower loss is better: 20
     validation bags give few different areas.
     """
-    parameters, _ = stack_module_state(list(networks))  # type: ignore[arg-type]
-    best = _Best(parameters, len(networks))
+    parameters, _ = stack_module_state(list(networks))
+    best = _Best(parameters, len(networks), settings.patience)
     own = list(parameters.values())
     optimizer = torch.optim.AdamW(
         own, lr=settings.lr, weight_decay=settings.weight_decay, fused=True
@@ -87,7 +87,7 @@ def train_stacked(
             answers = logits(parameters, pools[1], bags.batch(split.validation))
         wanted = labels[split.validation]
         best.update(parameters, area_under_curve(answers, wanted), _losses(answers, wanted))
-        if bool((best.waiting >= settings.patience).all()):
+        if bool(best.stopped.all()):
             break
     with torch.no_grad():
         answers = logits(best.parameters, pools[1], bags.batch(split.test))
@@ -96,19 +96,24 @@ def train_stacked(
 
 
 class _Best:
-    """The best epoch of each network so far."""
+    """The best epoch of each network before it has waited for a better one too long."""
 
-    def __init__(self, parameters: Parameters, models: int) -> None:
+    def __init__(self, parameters: Parameters, models: int, patience: int) -> None:
         self.parameters = {name: value.detach().clone() for name, value in parameters.items()}
         self.area = torch.full((models,), -1.0)
         self.loss = torch.full((models,), torch.inf)
         self.epoch = torch.zeros(models, dtype=torch.int64)
         self.waiting = torch.zeros(models, dtype=torch.int64)
-        self._now = 0
+        self._now, self._patience = 0, patience
+
+    @property
+    def stopped(self) -> Tensor:
+        return self.waiting >= self._patience
 
     def update(self, parameters: Parameters, area: Tensor, loss: Tensor) -> None:
         self._now += 1
         better = (area > self.area) | ((area == self.area) & (loss < self.loss))
+        better &= ~self.stopped  # alone it would not be trained any more
         self.waiting = torch.where(better, 0, self.waiting + 1)
         self.area = torch.where(better, area, self.area)
         self.loss = torch.where(better, loss, self.loss)
@@ -148,4 +153,4 @@ def _losses(answers: Tensor, wanted: Tensor) -> Tensor:
 def _shuffled(bags: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Every network's bags in an order of its own, in batches (M, size)."""
     order = torch.rand(bags.shape, generator=generator).argsort(1)
-    return bags.gather(1, order).split(size, 1)
+    return torch.split(bags.gather(1, order), size, 1)

@@ -65,7 +65,8 @@ _QUICK_DIGITS = Grid(
     heads=(4,),
     beta=(0.25,),
     dropout=(0.0,),
-    epochs=10,
+    epochs=6,
+    batch_size=20,
 )
 
 

@@ -1,0 +1,182 @@
+"""Table 2 on small settings: protocol, claims, resuming, sharing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import scipy.stats
+import torch
+
+from hopfy import experiments
+from hopfy.data import digits
+from hopfy.experiments import reproduce
+from hopfy.experiments._mil_claims import claims, comparison, mcnemar
+from hopfy.experiments._mil_digits import LENGTHS, DigitTask, bags_of
+from hopfy.experiments._mil_grid import model_of
+from hopfy.experiments._mil_networks import METHODS
+from hopfy.experiments._published import MIL as PUBLISHED
+from hopfy.experiments.mil import MIL, MILConfig
+
+QUICK = MIL.profiles["quick"]
+GRID = replace(QUICK.digits, size=(16,), epochs=2)
+TINY = replace(
+    QUICK,
+    least=(2,),
+    methods=("softmax", "2-subsets", "mean"),
+    bags=40,
+    held_out=20,
+    digits=replace(GRID, lr=(3e-3, 1e-9), beta=(0.25, 1.0)),
+)
+
+
+class TinyMIL(MIL):
+    profiles = {"quick": TINY}  # noqa: RUF012
+
+
+class FewerSeeds(MIL):
+    profiles = {"quick": replace(TINY, seeds=1)}  # noqa: RUF012
+
+
+def test_a_tiny_run_chooses_by_validation_and_resumes(tmp_path, monkeypatch):
+    run = reproduce(TinyMIL(), tmp_path)
+    cells = {cell["method"]: cell for cell in run.results["cells"]}
+    assert list(cells) == ["softmax", "2-subsets", "mean"]
+    assert [cells[name]["tried"] for name in cells] == [4, 4, 2]  # beta means nothing to the mean
+    for cell in cells.values():
+        assert len(cell["test"]) == len(cell["right"]) == 2
+        for score, right in zip(cell["test"], cell["right"], strict=True):
+            assert score == pytest.approx(100 * right.count("1") / 20)
+    parts = [json.loads(path.read_text()) for path in (tmp_path / "mil" / "parts").glob("*.json")]
+    tried = next(p["result"] for p in parts if p["part"] == "K=2 softmax run 0")
+    assert cells["softmax"]["validation"][0] == max(one["validation"][0] for one in tried)
+
+    def never(*_: object) -> None:
+        raise AssertionError("this was computed before")
+
+    monkeypatch.setattr("hopfy.experiments._mil_work.train_on_digits", never)
+    assert reproduce(TinyMIL(), tmp_path).results == run.results
+    for path in (tmp_path / "mil" / "parts").glob("*.json"):
+        path.unlink()
+    assert reproduce(TinyMIL(), tmp_path).results == run.results  # from the journal
+    fewer = reproduce(FewerSeeds(), tmp_path).results
+    assert [cell["test"] for cell in fewer["cells"]] == [
+        cell["test"][:1] for cell in run.results["cells"]
+    ]
+
+
+def test_workers_find_the_same(tmp_path):
+    alone = reproduce(TinyMIL(), tmp_path / "alone").results
+    together = reproduce(TinyMIL(), tmp_path / "together", workers=2).results
+    for one, other in zip(alone["cells"], together["cells"], strict=True):
+        assert one["test"] == other["test"]
+        assert one["settings"] == other["settings"]
+
+
+def test_workers_are_for_experiments_that_can_share(tmp_path):
+    with pytest.raises(ValueError, match="expected 1 worker for table1, got 2"):
+        reproduce(experiments.load("table1"), tmp_path, workers=2)
+    with pytest.raises(ValueError, match="at least 1 worker, got 0"):
+        reproduce(TinyMIL(), tmp_path, workers=0)
+
+
+def test_no_image_is_in_two_of_the_three_sets_of_bags():
+    bags = bags_of(DigitTask("digits", 3, 40, 20, seed=1))
+    images = {name: each.batch(range(len(each)))["instances"] for name, each in bags.items()}
+    seen = {name: {row.numpy().tobytes() for row in each} for name, each in images.items()}
+    whole = {image.numpy().tobytes() for image in digits().images}
+    assert len(whole) == len(digits().images)  # no image comes twice in the data itself
+    assert not seen["training"] & seen["validation"]
+    assert not seen["training"] & seen["test"]
+    assert not seen["validation"] & seen["test"]
+
+
+def test_seeds_have_bags_of_their_own():
+    one, other = (bags_of(DigitTask("digits", 3, 40, 20, seed=seed))["test"] for seed in (0, 1))
+    assert not torch.equal(one.batch([0])["instances"], other.batch([0])["instances"])
+
+
+def test_the_paper_profile_is_the_papers_grid():
+    paper = MIL.profiles["paper"]
+    assert paper == MILConfig()
+    assert len(paper.digits.points("softmax")) == 192
+    assert len(paper.benchmarks.points("5-normmax")) == 96
+    assert len(paper.digits.points("gated")) == 8
+    assert len(paper.digits.points("mean")) == 4
+    assert (paper.seeds, paper.folds, paper.bags, paper.held_out) == (5, 10, 2000, 500)
+    assert set(paper.least) == set(LENGTHS)
+
+
+def test_a_point_becomes_a_network():
+    point = MIL.profiles["paper"].benchmarks.points("3-subsets")[-1]
+    network = model_of("3-subsets", point).network((230,))
+    hopfield = network.pooling.hopfield
+    assert hopfield.heads == 12
+    assert hopfield.association.beta == 10.0
+    assert hopfield.association.dropout == 0.75
+    assert hopfield.memories_in.weight.shape == (12 * 64, 128)
+    cnn = model_of("softmax", MIL.profiles["paper"].digits.points("softmax")[0]).network((28, 28))
+    kernels = [tuple(p.shape) for p in cnn.embedding.parameters() if p.ndim == 4]
+    assert kernels == [(20, 1, 5, 5), (50, 20, 5, 5)]
+    assert cnn.head.weight.shape == (1, 500)
+
+
+@pytest.mark.parametrize("pairs", [(5, 0), (9, 2), (3, 3), (0, 0), (1, 12)])
+def test_mcnemar_is_the_exact_binomial_test(pairs):
+    wins, losses = pairs
+    one = {"right": ["1" * wins + "0" * losses, "1101"]}
+    other = {"right": ["0" * wins + "1" * losses, "1101"]}
+    total = wins + losses
+    expected = scipy.stats.binomtest(wins, total).pvalue if total else 1.0
+    assert mcnemar(one, other) == pytest.approx(expected)
+    assert mcnemar(one, other) == mcnemar(other, one)
+
+
+def results(source: str = "mnist", **right: str) -> dict:
+    cells = [
+        {
+            "task": "K=3",
+            "method": name,
+            "right": [bits],
+            "test": [100 * bits.count("1") / len(bits)],
+        }
+        for name, bits in right.items()
+    ]
+    return {"source": source, "tasks": ["K=3"], "cells": cells}
+
+
+def test_claims_hold_or_do_not():
+    good, bad = "1" * 95 + "0" * 5, "1" * 70 + "0" * 30
+    holds = claims(results(**{"softmax": bad, "3-subsets": good, "5-normmax": bad}))
+    assert [row.ours for row in holds] == [1.0, 1.0]
+    assert [row.agrees for row in holds] == [True, True]
+    fails = claims(results(**{"softmax": good, "3-subsets": bad, "5-normmax": bad}))
+    assert [row.ours for row in fails] == [0.0, 0.0]
+    assert [row.agrees for row in fails] == [False, False]
+    tied = claims(results(**{"softmax": good, "3-subsets": good[:-1] + "0", "5-normmax": bad}))
+    assert [row.ours for row in tied] == [1.0, 0.0]
+    elsewhere = claims(results("digits", **{"softmax": good, "3-subsets": bad}))
+    assert [row.agrees for row in elsewhere] == [None, None]
+
+
+def test_numbers_are_judged_beside_the_papers():
+    row, baseline = comparison(results(softmax="1" * 90 + "0" * 10, mean="1" * 100))
+    assert (row.ours, row.paper, row.tolerance, row.agrees) == (90.0, 91.1, 2.0, True)
+    assert "paper ± 0.5" in row.name
+    assert baseline.paper is None
+    assert comparison(results("digits", softmax="10"))[0].paper is None
+
+
+def test_every_published_method_is_here():
+    assert METHODS[:8] == tuple(row.omega for row in PUBLISHED)
+    assert all(len(row.cells) == 7 for row in PUBLISHED)
+
+
+def test_missing_animals_say_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPFY_DATA", str(tmp_path))
+    monkeypatch.setattr("hopfy.data._files.cache_folder", lambda: tmp_path)
+    from hopfy import data
+
+    with pytest.raises(data.MissingDataError, match="mil is missing its file fox"):
+        data.mil_benchmark("fox")
