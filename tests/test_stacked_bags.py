@@ -176,6 +176,7 @@ def test_scaling_knows_the_training_bags_only():
     torch.testing.assert_close(own[:, :2].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(own[:, :2].std(0), torch.ones(2), atol=1e-5, rtol=0)
     assert scaled.features[0, :, 2].tolist() == [0, 0, 0, 0, 0, 2]
+    assert float(scaled.features.abs().max()) <= 3
     torch.testing.assert_close(scaled.features[0], scaled.features[1])
     instances[4:] = 1e6
     torch.testing.assert_close(standardised(bags, torch.tensor([[0, 1]])).features[0, :4], own)

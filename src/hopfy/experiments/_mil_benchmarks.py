@@ -20,6 +20,7 @@ from hopfy.omega import omega_from
 __all__ = ["nested_folds", "standardised", "train_on_benchmark"]
 
 _SMALL = 1e-6
+_FARTHEST = 3.0
 
 
 def train_on_benchmark(
@@ -78,7 +79,8 @@ def nested_folds(labels: Tensor, seeds: Sequence[int], folds: int) -> Split:
 def standardised(bags: LabelledBags, training: Tensor) -> StackedBags:
     """Features of zero mean and unit deviation over the training bags of each network.
 
-    A feature that is constant there is only centred.
+    A feature that is constant there is only centred. Many are zero for almost all segments, so
+    that single values lie 30 deviations away; they are moved to 3.
     """
     owner = torch.repeat_interleave(torch.arange(len(bags.lengths)), bags.lengths)
     features = []
@@ -86,7 +88,8 @@ def standardised(bags: LabelledBags, training: Tensor) -> StackedBags:
         known = bags.instances[torch.isin(owner, own)]
         deviation = known.std(0)
         deviation[deviation < _SMALL] = 1.0
-        features.append((bags.instances - known.mean(0)) / deviation)
+        scaled = (bags.instances - known.mean(0)) / deviation
+        features.append(scaled.clamp(-_FARTHEST, _FARTHEST))
     return StackedBags(torch.stack(features), bags.lengths)
 
 

@@ -53,6 +53,13 @@ class DigitTask:
     seed: int
 
 
+class FusedAdamW(torch.optim.AdamW):
+    """AdamW in one pass over the parameters: a tenth of a step less."""
+
+    def __init__(self, parameters: Any, **settings: Any) -> None:
+        super().__init__(parameters, **settings, fused=True)
+
+
 class ImageBags:
     """Bags of images that stay in one table; a batch copies only what it needs."""
 
@@ -85,7 +92,8 @@ def train_on_digits(
     with seeded(task.seed):
         network = model.network(bags["training"].shape)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # twice as fast
-        how = Training(**settings, schedule=exponential_decay(decay))
+        schedule = exponential_decay(decay)
+        how = Training(**settings, schedule=schedule, optimizer=FusedAdamW)
         history = train(
             network,
             ClassLoss(),

@@ -39,13 +39,13 @@ _PAPER_BENCHMARKS = Grid(
 )
 _DESK_DIGITS = Grid(
     lr=(1e-3,),
-    decay=(0.6,),
+    decay=(0.5,),
     size=(500,),
     head_size=(16,),
     heads=(8,),
-    beta=(0.25,),
+    beta=(0.5,),
     dropout=(0.0,),
-    epochs=4,
+    epochs=3,
     batch_size=8,
 )
 _DESK_BENCHMARKS = Grid(
@@ -55,7 +55,7 @@ _DESK_BENCHMARKS = Grid(
     head_size=(32,),
     heads=(12,),
     beta=(0.1, 1.0),
-    dropout=(0.0, 0.75),
+    dropout=(0.75,),
 )
 _QUICK_DIGITS = Grid(
     lr=(3e-3,),
@@ -87,7 +87,7 @@ class MILConfig(Config):
     """
 
     source: str = "mnist"
-    least: tuple[int, ...] = (2, 3, 5, 1)
+    least: tuple[int, ...] = (3, 2, 5, 1)
     animals: tuple[str, ...] = ("fox", "tiger", "elephant")
     methods: tuple[str, ...] = METHODS
     seeds: int = 5
