@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hopfy.bench._timing import best_times
-from hopfy.estimators._bag_network import BagNetwork, cnn, hopfield_pooling, mlp
-from hopfy.estimators._bags import Bags
+
+if TYPE_CHECKING:
+    from hopfy.estimators._bag_network import BagNetwork
+    from hopfy.estimators._bags import Bags
 
 __all__ = ["Row", "bench_mil"]
 
@@ -37,6 +39,8 @@ def bench_mil(progress: Callable[[str], None] = lambda _: None, rounds: int = 6)
 
     A step is all that training does: gradient, clipping and AdamW.
     """
+    from hopfy.estimators._bags import Bags
+
     rows = []
     for omega in ("softmax", "3-subsets"):
         for name, network in _networks(omega).items():
@@ -51,6 +55,8 @@ def bench_mil(progress: Callable[[str], None] = lambda _: None, rounds: int = 6)
 
 
 def _networks(omega: str) -> dict[str, BagNetwork]:
+    from hopfy.estimators._bag_network import BagNetwork, cnn, hopfield_pooling, mlp
+
     torch.manual_seed(0)
     images = BagNetwork(
         cnn((28, 28)), hopfield_pooling(500, 8, omega=omega, head_size=16), nn.Linear(500, 1)

@@ -113,6 +113,16 @@ class MIL(Experiment[MILConfig]):
             held_out=200,
             digits=_QUICK_DIGITS,
         ),
+        "demo": MILConfig(
+            source="digits",
+            least=(3,),
+            animals=(),
+            methods=("softmax", "1.5-entmax", "5-normmax", "3-subsets", "mean"),
+            seeds=2,
+            bags=400,
+            held_out=200,
+            digits=_QUICK_DIGITS,
+        ),
         "desk": MILConfig(seeds=3, digits=_DESK_DIGITS, benchmarks=_DESK_BENCHMARKS),
         "paper": MILConfig(),
     }
