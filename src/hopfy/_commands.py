@@ -122,6 +122,10 @@ _LEAD = (
     "the quick profiles of the paper's experiments (Santos, Niculae, McNamee, Martins: Sparse and "
     "Structured Hopfield Networks, ICML 2024), beside what the paper says."
 )
+_ONE = (
+    "An experiment of Santos, Niculae, McNamee, Martins: Sparse and Structured Hopfield Networks "
+    "(ICML 2024), run here, beside what the paper says."
+)
 _NEXT = (
     "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
     "hopfy data list                        # data sets, and how to get them",
@@ -146,6 +150,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
     workers: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
+    so_far: Annotated[bool, typer.Option("--so-far", help="Show what is finished.")] = False,
 ) -> None:
     """Run an experiment of the paper and set its numbers beside the published ones.
 
@@ -157,12 +162,13 @@ def reproduce(
         known = ", ".join([*experiments.names(), "all"])
         raise _sentence(f"expected an experiment among {known}, got {name!r}.")
     chosen = experiments.names() if name == "all" else [name]
-    failed = [one for one in chosen if not _reproduced(one, profile, seed, out, workers)]
+    options = {"profile": profile, "seed": seed, "workers": workers, "so_far": so_far}
+    failed = [one for one in chosen if not _reproduced(one, out, options)]
     if failed:
         raise typer.Exit(1)
 
 
-def _reproduced(name: str, profile: str, seed: int, out: Path, workers: int) -> bool:
+def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
     """Run one experiment and show it; False, with a sentence on stderr, if something is wrong."""
     from hopfy import experiments
     from hopfy.data import MissingDataError
@@ -171,14 +177,7 @@ def _reproduced(name: str, profile: str, seed: int, out: Path, workers: int) -> 
 
     try:
         with _show.ShownProgress(console) as progress:
-            run = experiments.reproduce(
-                experiments.load(name),
-                out,
-                profile=profile,
-                seed=seed,
-                progress=progress,
-                workers=workers,
-            )
+            run = experiments.reproduce(experiments.load(name), out, progress=progress, **options)
     except KeyboardInterrupt:
         raise _sentence(f"{name} was stopped; the same command goes on from here.", 130) from None
     except OSError as error:

@@ -107,6 +107,10 @@ class Experiment(ABC, Generic[C]):
         ``store.part("its name", lambda: ...)``, which returns what an earlier run has finished.
         """
 
+    def so_far(self, config: C, store: Store) -> dict[str, Any]:  # noqa: ARG002
+        """The results of what is finished, without computing anything, where that makes sense."""
+        raise ValueError(f"expected an experiment that has partial results, got {self.name}.")
+
     @abstractmethod
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         """Our numbers beside the published ones."""

@@ -34,9 +34,11 @@ def comparison(results: Results) -> list[Row]:
         task, method = cell["task"], cell["method"]
         digits = task.startswith("K=")
         paper = published(task, method)
-        name = f"{task}, {method} (± {deviation(cell['test']):.1f}"
-        name += ")" if paper is None else f"; paper ± {paper[1]:.1f})"
         judged = paper is not None and not (digits and results["source"] != "mnist")
+        alone = len(cell["test"]) == 1
+        name = f"{task}, {method} ("
+        name += "one seed" if alone else f"± {deviation(cell['test']):.1f}"
+        name += f"; paper ± {paper[1]:.1f})" if paper is not None and judged else ")"
         rows.append(
             Row(
                 name,
@@ -95,7 +97,8 @@ def mcnemar(one: Results, other: Results) -> float:
     >>> mcnemar({"right": ["1111111"]}, {"right": ["1000000"]})
     0.03125
     """
-    pairs = list(zip("".join(one["right"]), "".join(other["right"]), strict=True))
+    common = zip(one["right"], other["right"], strict=False)  # seeds that both have
+    pairs = [pair for ours, theirs in common for pair in zip(ours, theirs, strict=True)]
     wins, losses = pairs.count(("1", "0")), pairs.count(("0", "1"))
     differing = wins + losses
     tail = sum(math.comb(differing, count) for count in range(min(wins, losses) + 1))

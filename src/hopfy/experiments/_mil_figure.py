@@ -24,13 +24,15 @@ def draw(results: Mapping[str, Any], folder: Path) -> None:
     axes.set_xlim(-0.5, len(tasks) - 0.5)
     axes.set_ylim(len(methods) - 0.5, -0.5)
     for place, task in enumerate(tasks):
-        column = [cells[task, method]["test"] for method in methods]
-        means = [fmean(scores) for scores in column]
-        low, high = min(means), max(means)
-        for row, (method, scores) in enumerate(zip(methods, column, strict=True)):
+        column = {
+            row: cells[task, name] for row, name in enumerate(methods) if (task, name) in cells
+        }
+        means = {row: fmean(cell["test"]) for row, cell in column.items()}
+        low, high = min(means.values()), max(means.values())
+        for row, cell in column.items():
             share = (means[row] - low) / max(high - low, 1e-9)
-            _cell(axes, (place, row), share, scores, _paper(results, task, method))
-        _frame(axes, place, means.index(high))
+            _cell(axes, (place, row), share, cell["test"], _paper(results, task, methods[row]))
+        _frame(axes, place, max(means, key=lambda row: means[row]))
     axes.set_xticks(range(len(tasks)), [task.capitalize() for task in tasks])
     axes.set_yticks(range(len(methods)), [_NAMES.get(name, name) for name in methods])
     axes.xaxis.tick_top()
@@ -63,7 +65,7 @@ def _cell(
     # The pale half of the scale, so that dark letters can be read on every cell.
     colour = colormaps["YlGn"](0.55 * share)
     axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
-    ours = f"{fmean(scores):.1f} ± {deviation(scores):.1f}"
+    ours = f"{fmean(scores):.1f}" + (f" ± {deviation(scores):.1f}" if len(scores) > 1 else "")
     shift = 0.0 if paper is None else 0.17
     axes.text(x, y - shift, ours, ha="center", va="center", size=8.5, color="black")
     if paper is not None:

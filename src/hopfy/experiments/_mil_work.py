@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,10 @@ class Cell(NamedTuple):
     method: str
 
 
+class _UnfinishedError(RuntimeError):
+    """A cell has not been run yet."""
+
+
 class Work:
     """All runs of a configuration, each a point of a `SharedGrid`.
 
@@ -38,6 +43,7 @@ class Work:
 
     def __init__(self, config: MILConfig, checksum: str, store: Store) -> None:
         self._config, self._checksum, self._store = config, checksum, store
+        self._computing = True
         tasks = [f"K={least}" for least in config.least]
         # K = 1 tells least, so the animals, which are fast, come before it.
         tasks = [task for task in tasks if task != "K=1"] + list(config.animals)
@@ -56,17 +62,31 @@ class Work:
 
         def results() -> Any:
             grid = self._grid(cell, points)
-            grid.work(lambda point: self._compute(cell, point))
-            return grid.results()
+            if self._computing:
+                grid.work(lambda point: self._compute(cell, point))
+            found = grid.results()
+            if found is None:
+                raise _UnfinishedError
+            return found
 
         return self._store.part(_part(cell, run), results) if points else []
 
-    def result(self, cell: Cell) -> dict[str, Any]:
-        """What the table says about a cell: scores in percent, one for each seed."""
+    def results(self, *, so_far: bool = False) -> list[dict[str, Any]]:
+        """What the table says; ``so_far`` leaves out what has not been computed yet."""
+        self._computing = not so_far
+        found = []
+        for cell in self.cells:
+            with suppress(_UnfinishedError):
+                found.append(self._result(cell))
+        return found
+
+    def _result(self, cell: Cell) -> dict[str, Any]:
+        """Scores of a cell in percent, one for each seed."""
         best = self._best(cell)
         runs = [self._best_result(cell)]
-        for run in range(1, self._config.seeds):
-            runs += self.finish(cell, run)
+        with suppress(_UnfinishedError):
+            for run in range(1, self._config.seeds):
+                runs += self.finish(cell, run)
         joined = {
             name: [value for each in runs for value in each[name]]
             for name in ("validation", "test", "epochs", "right")

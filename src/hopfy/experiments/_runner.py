@@ -57,13 +57,15 @@ def reproduce(
     seed: int = 0,
     progress: Progress | None = None,
     workers: int = 1,
+    so_far: bool = False,
 ) -> Run:
     """Run ``experiment``, or finish a run that was stopped, in the folder ``out/NAME``.
 
     Parts that an earlier run with the same profile, seed, data and version has finished are
     read from ``out/NAME/parts``. The folder gets ``results.json`` and the figures. With several
     ``workers`` so many processes share the work, if the experiment can be shared; processes on
-    other machines may join by running it in the same folder.
+    other machines may join by running it in the same folder. ``so_far`` computes nothing and shows
+    what they have finished.
     """
     if profile not in experiment.profiles:
         known = ", ".join(experiment.profiles)
@@ -81,8 +83,11 @@ def reproduce(
     checksum = store.depends_on["data"]
 
     begun = time.perf_counter()
-    with helping(workers - 1, _help, (experiment, config, folder)):
-        results = experiment.run(config, store, progress or Quiet())
+    if so_far:
+        results = experiment.so_far(config, store)
+    else:
+        with helping(workers - 1, _help, (experiment, config, folder)):
+            results = experiment.run(config, store, progress or Quiet())
     seconds = time.perf_counter() - begun
 
     record = {
