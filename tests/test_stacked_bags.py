@@ -104,7 +104,7 @@ def test_a_network_that_has_stopped_stays_stopped():
     history = [(0.5, 0.5), (0.4, 0.6), (0.3, 0.5), (0.9, 0.7)]
     for number, areas in enumerate(history, 1):
         assert best.stopped.tolist() == [number == 4, False]
-        best.update({"w": torch.full((2, 1), number)}, torch.tensor(areas), torch.ones(2))
+        best.update({"w": torch.full((2, 1), float(number))}, torch.tensor(areas), torch.ones(2))
     assert best.epoch.tolist() == [1, 4]
     assert best.parameters["w"].flatten().tolist() == [1, 4]
 
@@ -113,7 +113,9 @@ def test_the_best_epoch_is_kept_network_by_network():
     best = _Best({"w": torch.zeros(2, 1)}, 2, patience=5)
     history = [((0.5, 0.9), (1.0, 1.0)), ((0.7, 0.9), (1.0, 0.5)), ((0.6, 0.9), (0.1, 0.7))]
     for number, (areas, losses) in enumerate(history, 1):
-        best.update({"w": torch.full((2, 1), number)}, torch.tensor(areas), torch.tensor(losses))
+        best.update(
+            {"w": torch.full((2, 1), float(number))}, torch.tensor(areas), torch.tensor(losses)
+        )
     assert best.epoch.tolist() == [2, 2]  # the second by its loss: its areas are all the same
     assert best.parameters["w"].flatten().tolist() == [2, 2]
     assert best.waiting.tolist() == [1, 1]

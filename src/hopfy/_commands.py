@@ -122,10 +122,6 @@ _LEAD = (
     "the quick profiles of the paper's experiments (Santos, Niculae, McNamee, Martins: Sparse and "
     "Structured Hopfield Networks, ICML 2024), beside what the paper says."
 )
-_ONE = (
-    "An experiment of Santos, Niculae, McNamee, Martins: Sparse and Structured Hopfield Networks "
-    "(ICML 2024), run here, beside what the paper says."
-)
 _NEXT = (
     "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
     "hopfy data list                        # data sets, and how to get them",
