@@ -185,7 +185,9 @@ def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
     console.print(_show.comparison_table(run))
     console.print(run.experiment.explain(run.results), highlight=False)
     console.print(_show.summary(run), highlight=False, soft_wrap=True)
-    page = write_page(run.folder / "index.html", f"hopfy reproduce {name}", _PAPER, [section_of(run)])
+    page = write_page(
+        run.folder / "index.html", f"hopfy reproduce {name}", _PAPER, [section_of(run)]
+    )
     console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     if run.disagreements:
         count = len(run.disagreements)
