@@ -149,6 +149,7 @@ def test_the_cache_follows_the_system(monkeypatch, tmp_path):
         (gzip.compress(b"\0\0\x0d\x01\0\0\0\0"), "unsigned bytes"),
         (gzip.compress(b"\0\0\x08\x01\0\0\0\x05abc"), r"expected 5 entries .* got 3"),
     ],
+    ids=["not packed", "cut", "another type", "too short"],  # packed bytes hold the time of day
 )
 def test_damaged_files_are_named(tmp_path, content, complaint):
     path = tmp_path / "file.gz"
