@@ -5,7 +5,7 @@
 'Table 1: metastable states on MNIST'
 """
 
-from hopfy.experiments._base import Config, Experiment, Figure, Progress, Quiet, Row, Store
+from hopfy.experiments._base import Config, Experiment, Figure, Grid, Progress, Quiet, Row, Store
 from hopfy.experiments._registry import load, names
 from hopfy.experiments._runner import Run, reproduce
 
@@ -13,6 +13,7 @@ __all__ = [
     "Config",
     "Experiment",
     "Figure",
+    "Grid",
     "Progress",
     "Quiet",
     "Row",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from hopfy.experiments._store import Store
 
-__all__ = ["Config", "Experiment", "Figure", "Progress", "Quiet", "Row", "Store"]
+__all__ = ["Config", "Experiment", "Figure", "Grid", "Progress", "Quiet", "Row", "Store"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,15 @@ class Figure:
 
     name: str
     caption: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table for the report, besides the comparison: headings and lines of text."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
 
 
 class Progress(Protocol):
@@ -114,6 +123,10 @@ class Experiment(ABC, Generic[C]):
     @abstractmethod
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         """Our numbers beside the published ones."""
+
+    def grids(self, results: Mapping[str, Any]) -> Sequence[Grid]:  # noqa: ARG002
+        """Tables that a reader takes in at a glance; none by default."""
+        return ()
 
     @abstractmethod
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hopfy.experiments._base import Config, Experiment, Figure, Progress, Row, Store
+from hopfy.experiments._base import Config, Experiment, Figure, Grid, Progress, Row, Store
 from hopfy.experiments._published_rationales import RATIONALES
 from hopfy.experiments._rationale_task import METHODS, OURS, Task
 
@@ -140,6 +140,10 @@ class Rationale(Experiment[RationaleConfig]):
                 rows.extend(_about_words(data, method, runs))
         return rows
 
+    def grids(self, results: Mapping[str, Any]) -> list[Grid]:
+        """Table 3 with the paper's numbers in brackets, and one table about the words."""
+        return [_scores_grid(results["cells"]), _words_grid(results["cells"])]
+
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
         from hopfy.experiments._rationale_figures import draw_highlights, draw_scores
 
@@ -174,6 +178,42 @@ def _tasks(config: RationaleConfig) -> tuple[Task, ...]:
 
 def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float:
     return float(np.mean([run[key] for run in runs]))
+
+
+def _scores_grid(data: Mapping[str, Any]) -> Grid:
+    headings = ["method"]
+    headings += [f"{NAMES[name]}, {'error' if name == 'beer' else 'F1'}" for name in data]
+    lines = []
+    for method in METHODS:
+        line = [method]
+        for name, cells in data.items():
+            published = getattr(RATIONALES.get(method), name, None)
+            ours = f"{_mean(cells[method], 'score'):.3f}" if method in cells else "–"
+            line.append(ours + (f" ({published.mean:g})" if published and method in cells else ""))
+        if any(method in cells for cells in data.values()):
+            lines.append(line)
+    title = "Test scores, the paper's in brackets. F1 is over all classes; the error is squared."
+    return Grid(title, headings, lines)
+
+
+def _words_grid(data: Mapping[str, Any]) -> Grid:
+    kinds = ("selected", "span", "sufficiency", "comprehensiveness")
+    lines = []
+    for name, cells in data.items():
+        for method, runs in cells.items():
+            if "selected" not in runs[0]:
+                continue
+            overlap = "–"
+            if runs[0].get("overlap"):
+                overlap = f"{np.mean([run['overlap']['f1'] for run in runs]):.3f}"
+            numbers = [f"{_mean(runs, kind):.3f}" for kind in kinds]
+            lines.append([f"{NAMES[name]}, {method}", *numbers, overlap])
+    headings = ["", "share of words", "words in a span", *kinds[2:], "overlap with people, F1"]
+    title = (
+        "The rationales. Sufficiency: what the prediction loses with the rationale alone (low is "
+        "good); comprehensiveness: without it (high is good)."
+    )
+    return Grid(title, headings, lines)
 
 
 def _about_words(data: str, method: str, runs: Sequence[Mapping[str, Any]]) -> list[Row]:

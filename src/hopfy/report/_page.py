@@ -41,17 +41,21 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and lines of text; marks are "yes", "no" or "" for each line."""
+    """Headings and lines of text; marks are "yes", "no" or "" for each line.
+
+    A long table with a summary is folded, unless it is to be seen as a ``whole``.
+    """
 
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
     marks: Sequence[str] = ()
     summary: str = ""
+    whole: bool = False
 
     @property
     def folded(self) -> bool:
         """Whether it is shown only on demand."""
-        return bool(self.summary) and len(self.lines) > _OPEN_ROWS
+        return bool(self.summary) and len(self.lines) > _OPEN_ROWS and not self.whole
 
     def mark(self, line: int) -> str:
         """The mark of a line, "" where there are none."""
@@ -82,7 +86,12 @@ def section_of(run: Run) -> Section:
         f"{record['profile']} profile, seed {record['seed']}, {record['wall_seconds']:.1f} s; "
         f"{versions}."
     )
-    tables = [_comparison(run.rows)] if run.rows else []
+    tables = [
+        Table(grid.headings, grid.lines, summary=grid.title, whole=True)
+        for grid in run.experiment.grids(run.results)
+    ]
+    if run.rows:
+        tables.append(_comparison(run.rows))
     text = run.experiment.explain(run.results)
     return Section(run.experiment.name, run.experiment.title, text, pictures, tables, [note])
 
