@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,8 +129,10 @@ def _shuffled(count: int, seed: int) -> list[int]:
 
 
 def _raw(texts: Texts | AnnotatedTexts) -> _Raw:
+    """As tokens, each word held once: there are millions of them."""
     spans = texts.spans if isinstance(texts, AnnotatedTexts) else None
-    return _Raw(as_texts(texts.texts), texts.labels, spans)
+    whole = [Text(tuple(map(sys.intern, as_texts([text])[0].tokens))) for text in texts.texts]
+    return _Raw(whole, texts.labels, spans)
 
 
 def _hold_out(texts: _Raw, seed: int) -> tuple[_Raw, _Raw]:

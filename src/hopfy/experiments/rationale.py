@@ -41,10 +41,13 @@ class RationaleConfig(Config):
     substitute: Task | None = None
 
 
+# Not in the paper, so the settings are ours. The scores of trained networks spread over about 3: a
+# transition has to be of that size to matter, and on the validation set it helps.
+_ERASER = Task("eraser_movies", 0.2, transition=2.0)
 _PAPER = (
     Task("sst", 0.2, 0.1),
     Task("ag_news", 0.2, dropout=0.0),
-    Task("eraser_movies", 0.2),
+    _ERASER,
     Task("beer", 0.1),
     Task("imdb", 0.1),
 )
@@ -67,7 +70,7 @@ _DESK_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
 _DESK_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=1e-3, epochs=7, patience=3, longest=300, judged=500, seeds=1
 )
-_DESK_ERASER = Task("eraser_movies", 0.2, hidden=64, lr=1e-3, epochs=10, patience=5, seeds=1)
+_DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=1)
 _DESK_SHORT = Task("", 0.1, hidden=64, lr=1e-3, epochs=8, patience=3, seeds=1)
 _FIRST, _REST = (*OURS, "BiLSTM"), ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax")
 _DESK = (
