@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Overlap", "human_overlap", "macro_f1", "mean_span", "spans_of"]
+__all__ = ["MeanOverlap", "human_overlap", "macro_f1", "mean_span", "spans_of"]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Overlap(NamedTuple):
+class MeanOverlap(NamedTuple):
     """Token precision and recall, each averaged over the texts, and F1 of the two averages."""
 
     precision: float
@@ -36,7 +36,7 @@ def macro_f1(predicted: Sequence[int], labels: Sequence[int]) -> float:
 
 def human_overlap(
     selected: Sequence[Flags], spans: Sequence[Sequence[tuple[int, int]]]
-) -> Overlap | None:
+) -> MeanOverlap | None:
     """Selected words of every text against the spans that a person marked in it.
 
     Texts without a mark are skipped; None if there are no others. A text in which nothing is
@@ -44,7 +44,7 @@ def human_overlap(
     person marked there is missed.
 
     >>> human_overlap([np.array([True, True, False, False])], [[(1, 3)]])
-    Overlap(precision=0.5, recall=0.5, f1=0.5)
+    MeanOverlap(precision=0.5, recall=0.5, f1=0.5)
     """
     precisions, recalls = [], []
     for own, marks in zip(selected, spans, strict=True):
@@ -60,7 +60,7 @@ def human_overlap(
         return None
     precision, recall = float(np.mean(precisions)), float(np.mean(recalls))
     total = precision + recall
-    return Overlap(precision, recall, 2 * precision * recall / total if total else 0.0)
+    return MeanOverlap(precision, recall, 2 * precision * recall / total if total else 0.0)
 
 
 def spans_of(selected: Flags) -> list[tuple[int, int]]:
