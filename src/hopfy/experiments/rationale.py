@@ -63,15 +63,15 @@ _DESK_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=1e-3, epochs=7, patience=3, longest=300, judged=500, seeds=1
 )
 _DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=1)
-_DESK_SHORT = Task("", 0.1, hidden=64, lr=1e-3, epochs=8, patience=3, seeds=1)
+_DESK_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
 _FIRST, _REST = (*OURS, "BiLSTM"), ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax")
 _DESK = (
     replace(_DESK_SST, methods=_FIRST),
     replace(_DESK_IMDB, methods=OURS),
     replace(_DESK_ERASER, methods=OURS),
     replace(_DESK_SST, methods=_REST),
-    replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=6_000),
-    replace(_DESK_SHORT, data="beer", training=3_000),
+    replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
+    replace(_DESK_SHORT, data="beer", training=2_000),
     replace(_DESK_ERASER, methods=("BiLSTM", *_REST)),
     replace(_DESK_IMDB, methods=("BiLSTM",)),
 )
