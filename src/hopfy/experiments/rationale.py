@@ -69,9 +69,9 @@ _DESK = (
     replace(_DESK_SST, methods=_FIRST),
     replace(_DESK_IMDB, methods=OURS),
     replace(_DESK_ERASER, methods=OURS),
-    replace(_DESK_SST, methods=_REST),
     replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
     replace(_DESK_SHORT, data="beer", training=2_000),
+    replace(_DESK_SST, methods=_REST),
     replace(_DESK_ERASER, methods=("BiLSTM", *_REST)),
     replace(_DESK_IMDB, methods=("BiLSTM",)),
 )
