@@ -46,7 +46,6 @@ class Found(NamedTuple):
     """A rationale as `hopfy.estimators.faithfulness` reads it."""
 
     tokens: tuple[str, ...]
-    weights: Flags
     spans: list[tuple[int, int]]
 
 
@@ -88,9 +87,7 @@ class Trained:
         given = as_texts(texts)
         weights = self.explain(self._encode(given))[1]
         flags = self.selected(weights)
-        return [
-            Found(text.tokens, own, spans_of(own)) for text, own in zip(given, flags, strict=True)
-        ]
+        return [Found(text.tokens, spans_of(own)) for text, own in zip(given, flags, strict=True)]
 
     def _encode(self, texts: Sequence[Text]) -> EncodedTexts:
         return EncodedTexts.of(texts, self.vocabulary)
