@@ -24,7 +24,7 @@ class Task:
         word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
-        lr: the learning rate.
+        lr, weight_decay: the learning rate of Adam, and what it takes off the parameters.
         epochs: at most.
         patience: epochs without a better validation score before training stops.
         training: how many of the training texts are used, drawn at random; 0 for all.
@@ -43,6 +43,7 @@ class Task:
     dropout: float = 0.5
     hidden: int = 200
     lr: float = 1e-4
+    weight_decay: float = 1e-4
     epochs: int = 60
     patience: int = 5
     training: int = 0

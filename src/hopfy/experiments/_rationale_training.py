@@ -138,7 +138,7 @@ def train_method(method: str, task: Task, corpus: Corpus, seed: int) -> tuple[Tr
         max_epochs=task.epochs,
         batch_size=_BATCH,
         lr=task.lr,
-        weight_decay=1e-4,
+        weight_decay=task.weight_decay,
         clip=_CLIP,
         schedule=reduce_on_plateau(0.97, 5),
         patience=task.patience,

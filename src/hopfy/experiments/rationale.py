@@ -60,8 +60,9 @@ _QUICK = (
 # An hour on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
 _DESK_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
 _DESK_IMDB = Task(
-    "imdb", 0.1, hidden=64, lr=1e-3, epochs=7, patience=3, longest=300, judged=500, seeds=1
-)
+    "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=7, patience=3,
+    longest=300, judged=500, seeds=1,
+)  # fmt: skip
 _DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=1)
 _DESK_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
 _FIRST, _REST = (*OURS, "BiLSTM"), ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax")
