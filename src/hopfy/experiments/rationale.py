@@ -42,8 +42,8 @@ class RationaleConfig(Config):
 
 
 # Not in the paper, so the settings are ours. The scores of trained networks spread over about 3: a
-# transition has to be of that size to matter, and on the validation set it helps.
-_ERASER = Task("eraser_movies", 0.2, transition=2.0)
+# transition has to be of that size to matter. On the validation set 4 gives the best overlap.
+_ERASER = Task("eraser_movies", 0.2, transition=4.0)
 _PAPER = (
     Task("sst", 0.2, 0.1),
     Task("ag_news", 0.2, dropout=0.0),
@@ -63,7 +63,7 @@ _DESK_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=7, patience=3,
     longest=300, judged=500, seeds=1,
 )  # fmt: skip
-_DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=1)
+_DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=3)
 _DESK_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
 _FIRST, _REST = (*OURS, "BiLSTM"), ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax")
 _DESK = (
@@ -71,7 +71,7 @@ _DESK = (
     replace(_DESK_IMDB, methods=OURS),
     replace(_DESK_ERASER, methods=OURS),
     replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
-    replace(_DESK_SHORT, data="beer", training=2_000),
+    replace(_DESK_SHORT, data="beer", weight_decay=0.0, training=2_000),
     replace(_DESK_SST, methods=_REST),
     replace(_DESK_ERASER, methods=("BiLSTM", *_REST)),
     replace(_DESK_IMDB, methods=("BiLSTM",)),
