@@ -83,6 +83,13 @@ def test_a_part_depends_on_its_own_task_only(tmp_path, monkeypatch):
     more = replace(one, methods=(*OURS, "softmax"))
     assert go(more).computed == 1
     assert len(calls) == 7
+    store = Store(tmp_path, {"hopfy": "1"})
+    whole = replace(more, methods=METHODS)
+    found = experiment.so_far(RationaleConfig(tasks=(whole, two)), store)["cells"]["planted"]
+    assert list(found) == [*OURS, "softmax", "BiLSTM"]
+    assert len(calls) == 7
+    with pytest.raises(ValueError, match="got none yet"):
+        experiment.so_far(RationaleConfig(tasks=(replace(TINY, share=0.5),)), store)
 
 
 def test_quick_falls_back_on_made_texts(tmp_path, monkeypatch):
