@@ -67,8 +67,8 @@ def _panel(axes: Any, cells: Mapping[str, Any], data: str, kind: str) -> None:
     axes.barh(places, [value for _, value in bars], color=own, height=0.65)
     largest = max(value for _, value in bars)
     for place, (method, value) in enumerate(bars):
-        text = f"{value:.3f}" if value < 1 else f"{value:.1f}"
-        axes.text(value + 0.02 * largest, place, text, va="center", fontsize=7)
+        text = f"{value:.3f} " if value < 1 else f"{value:.1f} "
+        axes.text(value, place, text, va="center", ha="right", fontsize=7, color="white")
         paper = getattr(RATIONALES.get(method), data, None) if kind == "score" else None
         if paper is not None:
             axes.plot(paper.mean, place, "D", color="black", markersize=4, mfc="white")
@@ -77,7 +77,7 @@ def _panel(axes: Any, cells: Mapping[str, Any], data: str, kind: str) -> None:
     axes.invert_yaxis()
     # F1 is never near 0: start where the differences can be seen.
     lowest = 0.5 if kind == "score" and data != "beer" else 0.0
-    axes.set_xlim(min(lowest, *(0.9 * value for _, value in bars)), 1.18 * largest)
+    axes.set_xlim(min(lowest, *(0.9 * value for _, value in bars)), 1.06 * largest)
     axes.tick_params(axis="x", labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
 
