@@ -176,8 +176,8 @@ class HardKumaNetwork(MaskingNetwork):
 
     low, high = -0.1, 1.1
     weight = 1.0
-    """What the penalty counts beside the loss. A multiplier that is learned, as in the paper, needs
-    many epochs, and in few it overshoots until no gate opens any more."""
+    """What the penalty counts beside the loss. A multiplier that is learned, as in the paper, overshot
+    in a short trial until no gate opened any more."""
 
     def __init__(self, embedding: nn.Embedding, outputs: int, options: RationaleOptions) -> None:
         super().__init__(embedding, outputs, options, scores=2)
