@@ -55,19 +55,21 @@ class SharedGrid:
         )
 
     def work(self, compute: Callable[[Point], Mapping[str, Any]], *, wait: bool = True) -> None:
-        """Compute what nobody has taken yet; with ``wait``, until every point has its result.
+        """Compute what nobody works on; with ``wait``, until every point has its result.
 
         The number of a trial is unique among all processes, so the first trials are the points in
         their order; later ones repeat what was lost.
         """
         while self._started() < len(self.points):
             self._try(compute)
-        while wait and (missing := self._missing()):
+        while missing := self._missing():
             lost = [number for number in missing if not self._in_work(number)]
             if lost:
                 self._try(compute, lost[0])
-            else:
+            elif wait:
                 time.sleep(_POLL)
+            else:
+                return
 
     def results(self) -> list[Any] | None:
         """The result of every point, in the order of the points; None if some are missing."""

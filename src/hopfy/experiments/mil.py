@@ -149,8 +149,6 @@ class MIL(Experiment[MILConfig]):
             for cell in work.cells:
                 work.start(cell, run)
                 progress.advance()
-            for cell in work.cells:
-                work.finish(cell, run)
         return _results(config, work.results())
 
     def so_far(self, config: MILConfig, store: Store) -> dict[str, Any]:
