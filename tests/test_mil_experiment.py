@@ -66,6 +66,23 @@ def test_a_tiny_run_chooses_by_validation_and_resumes(tmp_path, monkeypatch):
     ]
 
 
+def test_what_is_finished_so_far_can_be_seen(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="at least one finished cell"):
+        reproduce(TinyMIL(), tmp_path, so_far=True)
+    whole = reproduce(FewerSeeds(), tmp_path)
+
+    def never(*_: object) -> None:
+        raise AssertionError("nothing may be computed")
+
+    monkeypatch.setattr("hopfy.experiments._mil_work.train_on_digits", never)
+    partial = reproduce(TinyMIL(), tmp_path, so_far=True)
+    assert partial.results["cells"] == whole.results["cells"]
+    assert partial.rows[0].name == "K=2, softmax (1 seed)"
+    assert (partial.folder / "mil.png").is_file()
+    with pytest.raises(ValueError, match="partial results, got table1"):
+        reproduce(experiments.load("table1"), tmp_path, so_far=True)
+
+
 def test_workers_find_the_same(tmp_path):
     alone = reproduce(TinyMIL(), tmp_path / "alone").results
     together = reproduce(TinyMIL(), tmp_path / "together", workers=2).results
@@ -104,7 +121,8 @@ def test_the_paper_profile_is_the_papers_grid():
     assert len(paper.benchmarks.points("5-normmax")) == 96
     assert len(paper.digits.points("gated")) == 8
     assert len(paper.digits.points("mean")) == 4
-    assert (paper.seeds, paper.folds, paper.bags, paper.held_out) == (5, 10, 2000, 500)
+    assert (paper.seeds, paper.animal_seeds, paper.folds) == (5, 5, 10)
+    assert (paper.bags, paper.held_out) == (2000, 500)
     assert set(paper.least) == set(LENGTHS)
 
 

@@ -35,9 +35,9 @@ def comparison(results: Results) -> list[Row]:
         digits = task.startswith("K=")
         paper = published(task, method)
         judged = paper is not None and not (digits and results["source"] != "mnist")
-        alone = len(cell["test"]) == 1
-        name = f"{task}, {method} ("
-        name += "one seed" if alone else f"± {deviation(cell['test']):.1f}"
+        seeds = len(cell["test"])
+        spread = "1 seed" if seeds == 1 else f"{seeds} seeds ± {deviation(cell['test']):.1f}"
+        name = f"{task}, {method} ({spread}"
         name += f"; paper ± {paper[1]:.1f})" if paper is not None and judged else ")"
         rows.append(
             Row(

@@ -109,8 +109,8 @@ class Work:
         if cell.task.startswith("K="):
             return [{**self._best(cell), "seeds": [first + run]}]
         # The animals' networks are trained in one stack, so all other seeds come at once.
-        others = list(range(first + 1, first + self._config.seeds))
-        return [{**self._best(cell), "seeds": others}] if run == 1 else []
+        others = list(range(first + 1, first + self._config.animal_seeds))
+        return [{**self._best(cell), "seeds": others}] if run == 1 and others else []
 
     def _best(self, cell: Cell) -> dict[str, Any]:
         tried = self.finish(cell, 0)

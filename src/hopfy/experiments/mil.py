@@ -79,7 +79,8 @@ class MILConfig(Config):
         least: for which K.
         animals: which benchmarks.
         methods: which rows of the table.
-        seeds: how many runs are averaged; the first one chooses the hyperparameters.
+        seeds: how many runs on digits are averaged; the first one chooses the hyperparameters.
+        animal_seeds: how many on the benchmarks, which are fast.
         folds: of the cross-validation on the benchmarks.
         bags: to train on; ``held_out`` are for validation, as many for the test.
         digits: hyperparameters for bags of digits.
@@ -91,6 +92,7 @@ class MILConfig(Config):
     animals: tuple[str, ...] = ("fox", "tiger", "elephant")
     methods: tuple[str, ...] = METHODS
     seeds: int = 5
+    animal_seeds: int = 5
     folds: int = 10
     bags: int = 2000
     held_out: int = 500
