@@ -15,18 +15,24 @@ PAGE = Path(__file__).parents[1] / "docs" / "estimators.md"
 NUMBER = re.compile(r"\d+\.\d+")
 
 
-def test_the_example_of_bags_prints_what_the_page_says():
-    section = PAGE.read_text(encoding="utf-8").split("## Bags of instances")[1]
+def run_example(heading: str, lines: int) -> tuple[str, str]:
+    """What the first example below a heading prints, and what the page says that it prints."""
+    section = PAGE.read_text(encoding="utf-8").split(f"## {heading}")[1]
     code, output = re.search(
         r"```python\n(.*?)```\s*```text\n(.*?)```", section, re.DOTALL
     ).groups()
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    assert len([line for line in code.splitlines() if line.strip()]) <= lines
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(PAGE), "exec"), {})
-    assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", output)
+    return printed.getvalue(), output
+
+
+def test_the_example_of_bags_prints_what_the_page_says():
+    printed, output = run_example("Bags of instances", lines=12)
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", output)
     # Another processor rounds otherwise, and training amplifies it.
-    for own, other in zip(NUMBER.findall(printed.getvalue()), NUMBER.findall(output), strict=True):
+    for own, other in zip(NUMBER.findall(printed), NUMBER.findall(output), strict=True):
         assert float(own) == pytest.approx(float(other), abs=0.04)
 
 
@@ -39,12 +45,5 @@ def test_the_example_of_a_pipeline_runs():
 
 
 def test_the_example_of_rationales_prints_what_the_page_says():
-    section = PAGE.read_text(encoding="utf-8").split("## Texts and the words that decide")[1]
-    code, output = re.search(
-        r"```python\n(.*?)```\s*```text\n(.*?)```", section, re.DOTALL
-    ).groups()
-    assert len([line for line in code.splitlines() if line.strip()]) <= 10
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, str(PAGE), "exec"), {})
-    assert printed.getvalue() == output
+    printed, output = run_example("Texts and the words that decide", lines=10)
+    assert printed == output

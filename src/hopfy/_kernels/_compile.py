@@ -1,8 +1,8 @@
 """Loading compiled kernels: lazily, cached on disk when possible, and optional.
 
 A compiled kernel lives in ``hopfy._kernels.NAME_compiled``, the only modules that import numba. It is
-a serial loop ``kernel(start, stop, ...)`` over rows that releases the interpreter lock; threads are
-ours (`hopfy._kernels._threads`), because numba's own pools survive neither fork nor many callers.
+a serial loop ``kernel(start, stop, ...)`` over rows that releases the interpreter lock; threads come
+from `hopfy._kernels._threads`, because numba's own pools survive neither fork nor many callers.
 """
 
 from __future__ import annotations
