@@ -124,6 +124,25 @@ def test_pooling_of_a_padded_batch_is_pooling_one_bag_at_a_time(omega: object) -
         torch.testing.assert_close(a, b)
 
 
+# Not every map ignores what all scores have in common, such as the bias of the memories.
+@pytest.mark.parametrize("omega", [*OMEGAS, hopfy.SparseMAP(hopfy.structures.AtMostK(2))], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_pooling_before_projecting_changes_nothing(omega: object, bias: bool, queries: int) -> None:
+    pool = randomised(
+        HopfieldPooling(8, 2, queries=queries, omega=omega, bias=bias, beta=torch.tensor([0.5, 2]))
+    ).double()
+    x = torch.randn(4, 7, 8, dtype=torch.float64)
+    output, weights = pool(x, MASK, need_weights=True)
+    expected, plain = pool.hopfield(pool.queries, x, mask=MASK, need_weights=True)
+    torch.testing.assert_close(weights, plain)
+    torch.testing.assert_close(output, expected.flatten(-2))
+    for ours, theirs in zip(gradients(pool, output), gradients(pool, expected), strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_pairwise_and_head_masks(omega: str) -> None:
     layer = randomised(Hopfield(8, heads=2, omega=omega))

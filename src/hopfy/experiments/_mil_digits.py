@@ -91,7 +91,6 @@ def train_on_digits(
     decay = settings.pop("decay")
     with seeded(task.seed):
         network = model.network(bags["training"].shape)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # twice as fast
         schedule = exponential_decay(decay)
         how = Training(**settings, schedule=schedule, optimizer=FusedAdamW)
         history = train(

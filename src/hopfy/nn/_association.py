@@ -109,6 +109,21 @@ class Association(nn.Module):
         output = nn.functional.dropout(weights, dropout) @ values
         return output, weights if need_weights else None
 
+    def scaled(self, queries: Tensor) -> Tensor:
+        """Queries (..., heads, M, D) times beta."""
+        return queries * self._beta_beside_rows()
+
+    def weights(
+        self, scores: Tensor, mask: Tensor | None, omega: Omega | str | nn.Module | None = None
+    ) -> Tensor:
+        """Weights of scores (..., heads, M, N), which contain beta."""
+        chosen = self.omega if omega is None else as_omega(omega)
+        return no_more_than_there_is(chosen, scores, mask)(scores, mask)
+
+    def dropped(self, weights: Tensor) -> Tensor:
+        """The weights without those that dropout takes while training."""
+        return nn.functional.dropout(weights, self.dropout, self.training)
+
     def _beta_beside_rows(self) -> float | Tensor:
         beta = self.beta() if isinstance(self.beta, nn.Module) else self.beta
         return beta[:, None, None] if isinstance(beta, Tensor) and beta.ndim else beta

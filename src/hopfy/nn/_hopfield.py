@@ -201,8 +201,49 @@ class HopfieldPooling(nn.Module):
         ``need_weights`` the weights (..., heads, queries, N) come too; a bag with nothing to select
         gives zeros.
         """
-        found = self.hopfield(self.queries, x, mask=mask, need_weights=need_weights, omega=omega)
-        return (found[0].flatten(-2), found[1]) if need_weights else found.flatten(-2)
+        layer = self.hopfield
+        if not self._few_queries():
+            found = layer(self.queries, x, mask=mask, need_weights=need_weights, omega=omega)
+            return (found[0].flatten(-2), found[1]) if need_weights else found.flatten(-2)
+        batch = _check_inputs((self.queries, x, x), layer._expected)
+        if mask is not None:
+            mask = head_mask(mask, batch, layer.heads, (len(self.queries), x.shape[-2]))
+        output, weights = self._pool_then_project(x, mask, omega)
+        return (output.flatten(-2), weights) if need_weights else output.flatten(-2)
+
+    def _few_queries(self) -> bool:
+        """Whether it is cheaper to project queries and pooled vectors than every entry of a bag."""
+        memories, values = self.hopfield.memories_in, self.hopfield.values_in
+        if type(memories) is not nn.Linear or type(values) is not nn.Linear:
+            return False
+        few = len(self.queries) * self.hopfield.heads < min(
+            memories.out_features, values.out_features
+        )
+        return few and self.hopfield.association.max_steps == 1
+
+    def _pool_then_project(
+        self, x: Tensor, mask: Tensor | None, omega: Omega | str | nn.Module | None
+    ) -> tuple[Tensor, Tensor]:
+        r"""The same as `Hopfield`, with the entries left as they are, because
+        :math:`q^\top(Kx + b) = (K^\top q)^\top x + q^\top b` and
+        :math:`\sum_i y_i (Vx_i + c) = V \sum_i y_i x_i + c \sum_i y_i`.
+        """
+        layer, count = self.hopfield, len(self.queries)
+        association, rows = layer.association, (*x.shape[:-2], layer.heads, count)
+        queries = association.scaled(split(layer.queries_in(self.queries), layer.heads))
+        key, key_bias = _by_head(layer.memories_in, layer.heads)
+        value, value_bias = _by_head(layer.values_in, layer.heads)
+
+        scores = ((queries @ key).flatten(0, 1) @ x.mT).view(*rows, x.shape[-2])
+        if key_bias is not None:
+            scores = scores + (queries @ key_bias.unsqueeze(-1))
+        weights = association.weights(scores, mask, omega)
+        dropped = association.dropped(weights)
+        pooled = (dropped.flatten(-3, -2) @ x).view(*rows, x.shape[-1])
+        found = torch.einsum("...hmd,hvd->...hmv", pooled, value)
+        if value_bias is not None:
+            found = found + dropped.sum(-1, keepdim=True) * value_bias.unsqueeze(-2)
+        return blank(layer.out(merge(found)), mask), weights
 
 
 class HopfieldLookup(nn.Module):
@@ -254,6 +295,12 @@ class HopfieldLookup(nn.Module):
         return self.hopfield(
             queries, self.memories, self.values, mask, need_weights=need_weights, omega=omega
         )
+
+
+def _by_head(linear: Any, heads: int) -> tuple[Tensor, Tensor | None]:
+    """Weight (heads, out / heads, in) and bias (heads, out / heads) of a linear layer."""
+    bias = None if linear.bias is None else linear.bias.view(heads, -1)
+    return linear.weight.view(heads, -1, linear.in_features), bias
 
 
 def _learned(count: int, size: int, name: str) -> nn.Parameter:
