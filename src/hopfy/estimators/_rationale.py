@@ -50,6 +50,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         lowercase: whether capital letters make no difference.
         transition: the score of two neighbours that are both selected.
         learn_transition: whether it is trained.
+        test_transition: another transition for predictions, to get longer spans; None for the same.
         temperature: 1 / beta while training; it divides the transition too.
         test_temperature: 1 / beta for predictions.
         hidden: features of the LSTM in each direction.
@@ -99,6 +100,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         lowercase: bool = True,
         transition: float = 0.001,
         learn_transition: bool = False,
+        test_transition: float | None = None,
         temperature: float = 0.1,
         test_temperature: float = 1e-3,
         hidden: int = 200,
@@ -124,6 +126,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
             lowercase=lowercase,
             transition=transition,
             learn_transition=learn_transition,
+            test_transition=test_transition,
             temperature=temperature,
             test_temperature=test_temperature,
             hidden=hidden,
@@ -250,6 +253,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
         lowercase: bool = True,
         transition: float = 0.001,
         learn_transition: bool = False,
+        test_transition: float | None = None,
         temperature: float = 0.1,
         test_temperature: float = 1e-3,
         hidden: int = 200,
@@ -275,6 +279,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
             lowercase=lowercase,
             transition=transition,
             learn_transition=learn_transition,
+            test_transition=test_transition,
             temperature=temperature,
             test_temperature=test_temperature,
             hidden=hidden,

@@ -80,6 +80,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         lowercase: bool = True,
         transition: float = 0.001,
         learn_transition: bool = False,
+        test_transition: float | None = None,
         temperature: float = 0.1,
         test_temperature: float = 1e-3,
         hidden: int = 200,
@@ -103,6 +104,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         self.lowercase = lowercase
         self.transition = transition
         self.learn_transition = learn_transition
+        self.test_transition = test_transition
         self.temperature = temperature
         self.test_temperature = test_temperature
         self.hidden = hidden
@@ -277,6 +279,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
             share=self.share,
             transition=self.transition,
             learn_transition=bool(self.learn_transition),
+            test_transition=self.test_transition,
             temperature=self.temperature,
             test_temperature=self.test_temperature,
             hidden=self.hidden,

@@ -32,6 +32,7 @@ __all__ = [
     "WordPooling",
     "build_network",
     "hopfield_network",
+    "sequential_words",
     "words_to_select",
 ]
 
@@ -44,6 +45,7 @@ class RationaleOptions:
         share: of a text's words that the rationale has; see `words_to_select`.
         transition: the score of two selected neighbours.
         learn_transition: whether it is trained.
+        test_transition: another one when the network is not training; None for the same.
         temperature: 1 / beta while training; it divides all scores, the transition's too.
         test_temperature: 1 / beta afterwards.
         hidden: features of the LSTM in each direction, and of the association space.
@@ -54,6 +56,7 @@ class RationaleOptions:
     share: float = 0.2
     transition: float = 0.001
     learn_transition: bool = False
+    test_transition: float | None = None
     temperature: float = 0.1
     test_temperature: float = 1e-3
     hidden: int = 200
@@ -73,9 +76,13 @@ class RationaleOptions:
             raise ValueError(
                 f"expected hidden to be an integer of at least 1, got {self.hidden!r}."
             )
-        number = isinstance(self.transition, int | float) and not isinstance(self.transition, bool)
-        if not number or not math.isfinite(self.transition):
-            raise ValueError(f"expected transition to be a number, got {self.transition!r}.")
+        for name in ("transition", "test_transition"):
+            value = getattr(self, name)
+            if name == "test_transition" and value is None:
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value):
+                raise ValueError(f"expected {name} to be a number, got {value!r}.")
 
 
 class RationaleModule(nn.Module):
@@ -195,15 +202,21 @@ class ShareOfWords(nn.Module):
         beta: scales the transition as the scores were scaled before they come here.
         transition: the score of two selected neighbours; None for k-subsets without order.
         learn: train the transition.
+        at_test: another transition when the module is not training.
     """
 
     transition: Tensor | float | None
 
     def __init__(
-        self, share: float, beta: Temperature, transition: float | None = None, learn: bool = False
+        self,
+        share: float,
+        beta: Temperature,
+        transition: float | None = None,
+        learn: bool = False,
+        at_test: float | None = None,
     ) -> None:
         super().__init__()
-        self.share, self.beta, self.transition = share, beta, transition
+        self.share, self.beta, self.transition, self.at_test = share, beta, transition, at_test
         if learn and transition is not None:
             del self.transition  # a parameter cannot take the place of a number
             self.transition = nn.Parameter(torch.tensor(float(transition)))
@@ -214,11 +227,27 @@ class ShareOfWords(nn.Module):
         k = words_to_select(mask.sum(-1), self.share)
         if self.transition is None:
             return F.ksubsets(scores, k, mask=mask)
-        return F.sequential_ksubsets(scores, k, self.transition * self.beta(), mask=mask)
+        keep = self.training or self.at_test is None
+        transition = self.transition if keep else self.at_test
+        return F.sequential_ksubsets(scores, k, transition * self.beta(), mask=mask)
 
     def extra_repr(self) -> str:
         fixed = isinstance(self.transition, float)
-        return f"share={self.share}" + (f", transition={self.transition}" if fixed else "")
+        at_test = "" if self.at_test is None else f", at_test={self.at_test}"
+        return (
+            f"share={self.share}" + (f", transition={self.transition}" if fixed else "") + at_test
+        )
+
+
+def sequential_words(options: RationaleOptions, beta: Temperature) -> ShareOfWords:
+    """Sequential k-subsets as the options say."""
+    return ShareOfWords(
+        options.share,
+        beta,
+        options.transition,
+        options.learn_transition,
+        options.test_transition,
+    )
 
 
 class WordPooling(nn.Module):
@@ -277,7 +306,7 @@ def hopfield_network(
     """
     beta = Temperature(options.temperature, options.test_temperature)
     if omega is None:
-        omega = ShareOfWords(options.share, beta, options.transition, options.learn_transition)
+        omega = sequential_words(options, beta)
     elif omega == "k-subsets":
         omega = ShareOfWords(options.share, beta)
     return RationaleNetwork(

@@ -19,9 +19,9 @@ from hopfy.estimators._rationale_network import (
     RationaleModule,
     RationaleNetwork,
     RationaleOptions,
-    ShareOfWords,
     Temperature,
     hopfield_network,
+    sequential_words,
     word_mask,
 )
 
@@ -154,9 +154,7 @@ class SpectraNetwork(MaskingNetwork):
     def __init__(self, embedding: nn.Embedding, outputs: int, options: RationaleOptions) -> None:
         super().__init__(embedding, outputs, options, scores=1)
         self.beta = Temperature(options.temperature, options.test_temperature)
-        self.select = ShareOfWords(
-            options.share, self.beta, options.transition, options.learn_transition
-        )
+        self.select = sequential_words(options, self.beta)
 
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
         weights: Tensor = self.select(scores.squeeze(-1) * self.beta(), mask)

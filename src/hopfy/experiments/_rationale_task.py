@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["METHODS", "OURS", "Task"]
+__all__ = ["METHODS", "OTHERS", "OURS", "Task"]
 
 OURS = ("k-subsets", "sequential k-subsets")
-METHODS = (*OURS, "SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM")
+OTHERS = ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM")
+METHODS = (*OURS, *OTHERS)
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Task:
         share: of a text's words in its rationale.
         temperature: 1 / beta while training.
         transition: the score of two selected neighbours.
+        read_with: a transition at test time. Sequential k-subsets then has no network of its own: it
+            reads the scores of the one that was trained with k-subsets.
         word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
@@ -39,6 +42,7 @@ class Task:
     share: float
     temperature: float = 0.05
     transition: float = 0.001
+    read_with: float | None = None
     word_dropout: float = 0.1
     dropout: float = 0.5
     hidden: int = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from hopfy.estimators._faithfulness import faithfulness
 from hopfy.estimators._rationale_network import (
     RationaleModule,
     RationaleOptions,
+    ShareOfWords,
     build_network,
     words_to_select,
 )
@@ -170,28 +172,48 @@ def _f1_of_logits(logits: Tensor, labels: Tensor) -> float:
 
 
 def measure(method: str, task: Task, seed: int) -> dict[str, Any]:
-    """Everything that is reported about one method on one task, as JSON-able data."""
+    """Everything that is reported about one method on one task, as JSON-able data.
+
+    With ``task.read_with`` the network of k-subsets is measured with sequential k-subsets ``also``.
+    """
     corpus = load(task, seed)
     begun = time.perf_counter()
     trained, history = train_method(method, task, corpus, seed)
-    seconds = time.perf_counter() - begun
-    logits, weights = trained.explain(corpus.test.encoded)
-    flags = trained.selected(weights)
-    result: dict[str, Any] = {
+    known = {
         "texts": [len(p.texts) for p in (corpus.training, corpus.validation, corpus.test)],
         "epochs": len(history),
-        "training_seconds": seconds,
+        "training_seconds": time.perf_counter() - begun,
         "history": [_numbers(epoch) for epoch in history],
-        "score": _score(logits, corpus.test.labels),
     }
-    if method in _NO_RATIONALE:
+    result = known | _tested(trained, corpus.test)
+    if method == "k-subsets" and task.read_with is not None:
+        reader = _with_transition(trained, task.read_with)
+        result["also"] = {"sequential k-subsets": known | _tested(reader, corpus.test)}
+    return result
+
+
+def _with_transition(trained: Trained, transition: float) -> Trained:
+    """The same network, whose pooling maps the same scores with sequential k-subsets."""
+    reader = copy.copy(trained)
+    reader.method, reader.network = "sequential k-subsets", copy.deepcopy(trained.network)
+    association: Any = reader.network.pooling.pooling.hopfield.association  # type: ignore[union-attr]
+    association.omega = ShareOfWords(trained.task.share, association.beta, transition)
+    return reader
+
+
+def _tested(trained: Trained, test: Part) -> dict[str, Any]:
+    """How well it predicts, and which words it selects."""
+    logits, weights = trained.explain(test.encoded)
+    flags = trained.selected(weights)
+    result: dict[str, Any] = {"score": _score(logits, test.labels)}
+    if trained.method in _NO_RATIONALE:
         return result
     result |= _described(weights, flags)
-    result |= faithfulness(trained, corpus.test.texts[: task.judged])._asdict()
-    if corpus.test.spans is not None:
-        overlap = human_overlap(flags, corpus.test.spans)
+    result |= faithfulness(trained, test.texts[: trained.task.judged])._asdict()
+    if test.spans is not None:
+        overlap = human_overlap(flags, test.spans)
         result["overlap"] = None if overlap is None else overlap._asdict()
-        result["examples"] = _examples(corpus.test, flags)
+        result["examples"] = _examples(test, flags)
     return result
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hopfy.experiments._base import Config, Experiment, Figure, Grid, Progress, Row, Store
 from hopfy.experiments._published_rationales import RATIONALES
-from hopfy.experiments._rationale_task import METHODS, OURS, Task
+from hopfy.experiments._rationale_task import METHODS, OTHERS, OURS, Task
 
 __all__ = ["Rationale", "RationaleConfig", "experiment"]
 
@@ -43,8 +43,9 @@ class RationaleConfig(Config):
 
 
 # Not in the paper, so the settings are ours. The scores of trained networks spread over about 3: a
-# transition has to be of that size to matter. On the validation set 4 gives the best overlap.
-_ERASER = Task("eraser_movies", 0.2, transition=4.0)
+# transition has to be of that size to matter, and 4 gives the best overlap on the validation texts. The
+# paper's 0.001 while training leaves the same network as k-subsets, so both read one network.
+_ERASER = Task("eraser_movies", 0.2, read_with=4.0, methods=("k-subsets", *OTHERS))
 _PAPER = (
     Task("sst", 0.2, 0.1),
     Task("ag_news", 0.2, dropout=0.0),
@@ -55,21 +56,29 @@ _PAPER = (
 _QUICK = (
     Task("sst", 0.2, 0.1, hidden=32, lr=3e-3, epochs=6, training=2_000, judged=300, seeds=1),
     replace(
-        _ERASER, hidden=32, lr=3e-3, epochs=5, training=200, longest=200, seeds=1, methods=OURS
+        _ERASER,
+        hidden=32,
+        lr=3e-3,
+        epochs=5,
+        training=200,
+        longest=200,
+        seeds=1,
+        methods=("k-subsets",),
     ),
 )
 # An hour on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
 _DESK_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
 _DESK_IMDB = Task(
-    "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=7, patience=3,
+    "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=12, patience=3,
     longest=300, judged=500, seeds=1,
 )  # fmt: skip
-_DESK_ERASER = replace(_ERASER, hidden=64, lr=2e-3, epochs=8, patience=4, seeds=3)
+_DESK_ERASER = replace(_ERASER, hidden=64, lr=1e-3, epochs=16, patience=6, seeds=1)
 _DESK_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
 _DESK = (
     _DESK_SST,
-    replace(_DESK_IMDB, methods=OURS),
-    replace(_DESK_ERASER, methods=OURS),
+    replace(_DESK_IMDB, methods=(*OURS, "BiLSTM")),
+    replace(_DESK_ERASER, seeds=3, methods=("k-subsets",)),
+    replace(_DESK_ERASER, methods=OTHERS),
     replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
     replace(_DESK_SHORT, data="beer", weight_decay=0.0, training=2_000),
 )
@@ -195,7 +204,8 @@ def _cells(config: RationaleConfig, store: Store) -> Iterator[_Cell]:
 def _results(config: RationaleConfig, found: Sequence[tuple[_Cell, Any]]) -> dict[str, Any]:
     cells: dict[str, dict[str, list[Any]]] = {}
     for cell, result in found:
-        cells.setdefault(cell.task.data, {}).setdefault(cell.method, []).append(result)
+        for method, own in {cell.method: result, **result.get("also", {})}.items():
+            cells.setdefault(cell.task.data, {}).setdefault(method, []).append(own)
     ordered = {
         data: {method: own[method] for method in METHODS if method in own}
         for data, own in cells.items()
