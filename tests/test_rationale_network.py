@@ -396,6 +396,24 @@ class TestNetwork:
             omega.eval()(scores, mask), F.sequential_ksubsets(scores, 4, 3.0)
         )
 
+    def test_another_transition_for_predictions_makes_longer_spans(self) -> None:
+        torch.manual_seed(0)
+        usual = _network(share=0.3, transition=0.001)
+        joined = _network(share=0.3, transition=0.001, test_transition=50.0)
+        joined.load_state_dict(usual.state_dict())
+        ids, lengths = torch.randint(1, 9, (4, 20)), torch.full((4,), 20)
+
+        def spans(network: nn.Module) -> int:
+            chosen = (network.explain(ids, lengths)[1] > 0.5).long()
+            return int((chosen.diff(prepend=torch.zeros(4, 1, dtype=torch.long)) == 1).sum())
+
+        assert spans(joined.eval()) == 4 < spans(usual.eval())
+        training = []
+        for network in (usual.train(), joined.train()):
+            torch.manual_seed(1)  # the same dropout
+            training.append(network.explain(ids, lengths)[1])
+        torch.testing.assert_close(*training)
+
     def test_a_learned_transition_receives_gradients_and_a_fixed_one_does_not(self) -> None:
         network = _network(learn_transition=True, transition=0.05, share=0.4)
         network(torch.randint(1, 30, (4, 15)), torch.full((4,), 15)).pow(2).sum().backward()
@@ -447,6 +465,7 @@ class TestNetwork:
             {"dropout": 1.0},
             {"word_dropout": -0.1},
             {"transition": float("nan")},
+            {"test_transition": "far"},
         ],
     )
     def test_wrong_options_are_one_sentence(self, wrong: dict[str, float]) -> None:
