@@ -11,12 +11,15 @@ import torch
 
 from hopfy import experiments
 from hopfy.data import digits
+from hopfy.experiments import _mil_factors as factors
 from hopfy.experiments import reproduce
 from hopfy.experiments._mil_claims import claims, comparison, mcnemar
 from hopfy.experiments._mil_digits import LENGTHS, DigitTask, bags_of
-from hopfy.experiments._mil_grid import model_of
 from hopfy.experiments._mil_networks import METHODS
+from hopfy.experiments._mil_work import Work
 from hopfy.experiments._published import MIL as PUBLISHED
+from hopfy.experiments._stacked_training import StackedSettings
+from hopfy.experiments._store import Store
 from hopfy.experiments.mil import MIL, MILConfig
 
 QUICK = MIL.profiles["quick"]
@@ -127,14 +130,17 @@ def test_the_paper_profile_is_the_papers_grid():
 
 
 def test_a_point_becomes_a_network():
-    point = MIL.profiles["paper"].benchmarks.points("3-subsets")[-1]
-    network = model_of("3-subsets", point).network((230,))
+    benchmarks, of_digits = MIL.profiles["paper"].benchmarks, MIL.profiles["paper"].digits
+    point = benchmarks.points("3-subsets")[-1]
+    network = benchmarks.model("3-subsets", point).network((230,))
     hopfield = network.pooling.hopfield
     assert hopfield.heads == 12
     assert hopfield.association.beta == 10.0
     assert hopfield.association.dropout == 0.75
-    assert hopfield.memories_in.weight.shape == (12 * 64, 128)
-    cnn = model_of("softmax", MIL.profiles["paper"].digits.points("softmax")[0]).network((28, 28))
+    norm, memories_in = hopfield.memories_in
+    assert norm.normalized_shape == (128,)
+    assert memories_in.weight.shape == (12 * 64, 128)
+    cnn = of_digits.model("softmax", of_digits.points("softmax")[0]).network((28, 28))
     kernels = [tuple(p.shape) for p in cnn.embedding.parameters() if p.ndim == 4]
     assert kernels == [(20, 1, 5, 5), (50, 20, 5, 5)]
     assert cnn.head.weight.shape == (1, 500)
@@ -189,6 +195,55 @@ def test_numbers_are_judged_beside_the_papers():
 def test_every_published_method_is_here():
     assert METHODS[:8] == tuple(row.omega for row in PUBLISHED)
     assert all(len(row.cells) == 7 for row in PUBLISHED)
+
+
+def test_results_are_named_by_what_they_depend_on(tmp_path):
+    def names(**changes: object) -> list[str]:
+        config = replace(MIL.profiles["desk"], least=(3,), methods=("softmax",), **changes)
+        work = Work(config, "data", Store(tmp_path / "parts"))
+        return [work._name(cell, work._points(cell, 0)) for cell in work.cells]
+
+    digits, fox, *_ = names()
+    assert names(seeds=1) == [digits, fox, *_]
+    assert names(standardise=True)[0] == digits
+    assert names(standardise=True)[1] != fox
+    assert names(digits=replace(MIL.profiles["desk"].digits, normalise=True))[0] != digits
+
+
+def test_every_factor_changes_one_setting(monkeypatch):
+    seen = []
+
+    def train(animal, seeds, folds, model, training, *, standardise):
+        seen.append((model, StackedSettings(**training), standardise))
+        return {"test": [50.0]}
+
+    monkeypatch.setattr(factors, "train_on_benchmark", train)
+    for factor in factors.ANIMALS:
+        assert factors.on_animal("fox", factor) == [50.0]
+    assert len({str(each) for each in seen}) == len(factors.ANIMALS)
+    desk = MIL.profiles["desk"]
+    point = next(p for p in desk.benchmarks.points("softmax") if p["beta"] == 1.0)
+    training = StackedSettings(**desk.benchmarks.training(point))
+    assert seen[0] == (desk.benchmarks.model("softmax", point), training, desk.standardise)
+    lines = list(factors._lines(["fox"]))
+    assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
+
+
+def test_the_digits_of_the_factors_are_those_of_the_desk_profile(monkeypatch):
+    seen = []
+
+    def train(task, model, training):
+        seen.append((model, training))
+        return {"test": [90.0]}
+
+    monkeypatch.setattr(factors, "train_on_digits", train)
+    for factor in factors.DIGITS:
+        factors.on_digits(factor)
+    desk = MIL.profiles["desk"].digits
+    point = desk.points("softmax")[0]
+    assert seen[0][0] == desk.model("softmax", point)
+    assert seen[0][1].items() <= desk.training(point).items()
+    assert [model.normalise for model, _ in seen] == [False, True, False, True]
 
 
 def test_missing_animals_say_so(tmp_path, monkeypatch):

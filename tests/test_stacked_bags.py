@@ -26,17 +26,23 @@ from hopfy.experiments._stacked_training import (
 LENGTHS = torch.tensor([1, 4, 2, 7, 3, 5, 2, 6])
 
 
-def stack_of(method: str, count: int = 3) -> tuple[list[torch.nn.Module], StackedBags]:
+def stack_of(
+    method: str, count: int = 3, *, normalise: bool = False
+) -> tuple[list[torch.nn.Module], StackedBags]:
     torch.manual_seed(0)
-    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4)
+    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4, normalise=normalise)
     networks = [model.network((5,)).double() for _ in range(count)]
+    for network in networks:  # offsets and gains are zeros and ones at first
+        for parameter in network.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
     features = torch.randn(count, int(LENGTHS.sum()), 5, dtype=torch.float64)
     return networks, StackedBags(features, LENGTHS)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_stacked_answers_and_gradients_are_those_of_each_network(method):
-    networks, bags = stack_of(method)
+def test_stacked_answers_and_gradients_are_those_of_each_network(method, normalise):
+    networks, bags = stack_of(method, normalise=normalise)
     chosen = torch.tensor([[0, 3, 2], [1, 1, 7], [5, 0, 4]])
     parameters, _ = stack_module_state(networks)
     pool = _pools(BagModel(method, 6, beta=1.5, heads=2, head_size=4))[0]
@@ -51,8 +57,9 @@ def test_stacked_answers_and_gradients_are_those_of_each_network(method):
         torch.testing.assert_close(answers[number], own, rtol=1e-9, atol=1e-9)
         (own * weights).sum().backward()
         for (name, parameter), gradient in zip(network.named_parameters(), gradients, strict=True):
-            if gradient is None:  # the memories' bias, which no map sees
-                assert name == "pooling.hopfield.memories_in.bias"
+            if gradient is None:  # the memories' bias and offset, which no map sees
+                assert name.startswith("pooling.hopfield.memories_in")
+                assert name.endswith("bias")
                 assert parameter.grad.abs().max() < 1e-9
             else:
                 torch.testing.assert_close(gradient[number], parameter.grad, rtol=1e-8, atol=1e-9)
@@ -119,6 +126,20 @@ def test_the_best_epoch_is_kept_network_by_network():
     assert best.epoch.tolist() == [2, 2]  # the second by its loss: its areas are all the same
     assert best.parameters["w"].flatten().tolist() == [2, 2]
     assert best.waiting.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("choose", "epochs"), [("area", [2, 4]), ("loss", [3, 1]), ("last", [4, 4])]
+)
+def test_another_rule_chooses_another_epoch(choose, epochs):
+    best = _Best({"w": torch.zeros(2, 1)}, 2, patience=2, choose=choose)
+    areas = torch.tensor([[0.5, 0.6], [0.7, 0.5], [0.6, 0.7], [0.6, 0.8]])
+    losses = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.3], [0.4, 0.4]])
+    for area, loss in zip(areas, losses, strict=True):
+        best.update({"w": torch.zeros(2, 1)}, area, loss)
+    assert best.epoch.tolist() == epochs
+    with pytest.raises(ValueError, match="area, loss or last, got 'test'"):
+        StackedSettings(choose="test")
 
 
 def test_gradients_are_clipped_network_by_network():

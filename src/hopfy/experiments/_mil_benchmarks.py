@@ -24,11 +24,18 @@ _FARTHEST = 3.0
 
 
 def train_on_benchmark(
-    animal: Any, seeds: Sequence[int], folds: int, model: BagModel, training: Mapping[str, Any]
+    animal: Any,
+    seeds: Sequence[int],
+    folds: int,
+    model: BagModel,
+    training: Mapping[str, Any],
+    *,
+    standardise: bool = False,
 ) -> dict[str, Any]:
     """Areas under the ROC curve in percent, for each seed the mean over its folds.
 
-    ``training`` are settings of `StackedSettings`.
+    ``training`` are settings of `StackedSettings`; ``standardise`` the features, see
+    `standardised`, or take them as they are.
     """
     bags = data.mil_benchmark(animal)
     split = nested_folds(bags.labels, seeds, folds)
@@ -42,7 +49,7 @@ def train_on_benchmark(
         trained = train_stacked(
             networks,
             _pools(model),
-            standardised(bags, split.training),
+            standardised(bags, split.training) if standardise else _as_they_are(bags, split),
             bags.labels,
             split,
             StackedSettings(**training),
@@ -91,6 +98,11 @@ def standardised(bags: LabelledBags, training: Tensor) -> StackedBags:
         scaled = (bags.instances - known.mean(0)) / deviation
         features.append(scaled.clamp(-_FARTHEST, _FARTHEST))
     return StackedBags(torch.stack(features), bags.lengths)
+
+
+def _as_they_are(bags: LabelledBags, split: Split) -> StackedBags:
+    features = bags.instances.expand(len(split.training), -1, -1)
+    return StackedBags(features.contiguous(), bags.lengths)
 
 
 def _pools(model: BagModel) -> tuple[Pool, Pool]:

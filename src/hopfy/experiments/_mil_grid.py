@@ -9,7 +9,7 @@ from typing import Any
 
 from hopfy.experiments._mil_networks import BASELINES, BagModel
 
-__all__ = ["Grid", "model_of"]
+__all__ = ["Grid"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Grid:
         epochs: the largest number of them.
         patience: epochs without a better validation score before training stops.
         batch_size: bags in a step.
+        normalise: layer norms before the Hopfield pooling's projections, as in the public layers.
     """
 
     lr: tuple[float, ...]
@@ -39,6 +40,7 @@ class Grid:
     epochs: int = 50
     patience: int = 5
     batch_size: int = 16
+    normalise: bool = True
 
     def points(self, method: str) -> list[dict[str, Any]]:
         """The points for a method; settings that a baseline does not have are not varied."""
@@ -58,8 +60,7 @@ class Grid:
             "batch_size": self.batch_size,
         }
 
-
-def model_of(method: str, point: Mapping[str, Any]) -> BagModel:
-    """The network of a point."""
-    own = ("size", "head_size", "heads", "beta", "dropout")
-    return BagModel(method, **{name: point[name] for name in own})
+    def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
+        """The network of a point."""
+        own = ("size", "head_size", "heads", "beta", "dropout")
+        return BagModel(method, normalise=self.normalise, **{name: point[name] for name in own})

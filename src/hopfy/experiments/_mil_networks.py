@@ -25,7 +25,7 @@ METHODS = (*(row.omega for row in MIL), *BASELINES)
 
 @dataclass(frozen=True)
 class BagModel:
-    """What a network for bags consists of; the last four settings are those of the pooling.
+    """What a network for bags consists of; the last five settings are those of the pooling.
 
     Attributes:
         method: one of `METHODS`.
@@ -34,6 +34,7 @@ class BagModel:
         heads: how many.
         head_size: the size of queries and memories in a head, the paper's hidden size.
         dropout: bag dropout, the share of the weights that is dropped while training.
+        normalise: layer norms before the Hopfield pooling's projections.
     """
 
     method: str
@@ -42,6 +43,7 @@ class BagModel:
     heads: int = 8
     head_size: int = 16
     dropout: float = 0.0
+    normalise: bool = False
 
     def network(self, shape: tuple[int, ...]) -> BagNetwork:
         """For images of 16 x 16 and more the paper's convolutions, for others two linear layers."""
@@ -62,4 +64,5 @@ class BagModel:
             omega=self.method,
             beta=self.beta,
             dropout=self.dropout,
+            normalise=self.normalise,
         )

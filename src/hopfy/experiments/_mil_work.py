@@ -14,7 +14,7 @@ import hopfy
 from hopfy.experiments._base import Store
 from hopfy.experiments._mil_benchmarks import train_on_benchmark
 from hopfy.experiments._mil_digits import DigitTask, train_on_digits
-from hopfy.experiments._mil_grid import Grid, model_of
+from hopfy.experiments._mil_grid import Grid
 from hopfy.experiments._shared_grid import Point, SharedGrid
 
 if TYPE_CHECKING:
@@ -124,25 +124,40 @@ class Work:
         return self._config.digits if cell.task.startswith("K=") else self._config.benchmarks
 
     def _grid(self, cell: Cell, points: list[dict[str, Any]]) -> SharedGrid:
-        """The name says all that the results depend on, and nothing else: the number of seeds may
-        be changed later without losing what was computed."""
+        journal = self._store.folder.parent / "search.journal"
+        return SharedGrid(journal, self._name(cell, points), points)
+
+    def _name(self, cell: Cell, points: list[dict[str, Any]]) -> str:
+        """It says all that the results depend on, and nothing else: the number of seeds may be
+        changed later without losing what was computed. What is off is left out, so that a new
+        switch does not lose it either."""
         config = self._config
-        size = [config.source, config.bags, config.held_out, config.folds]
-        what = [cell, points, size, asdict(self._space(cell)), self._checksum, hopfy.__version__]
+        size: list[Any] = [config.source, config.bags, config.held_out, config.folds]
+        if config.standardise and not cell.task.startswith("K="):
+            size.append("standardised")
+        space = asdict(self._space(cell))
+        space = {name: each for name, each in space.items() if each is not False}
+        what = [cell, points, size, space, self._checksum, hopfy.__version__]
         digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-        name = f"{cell.task} {cell.method} seeds {points[0]['seeds']} {digest}"
-        return SharedGrid(self._store.folder.parent / "search.journal", name, points)
+        return f"{cell.task} {cell.method} seeds {points[0]['seeds']} {digest}"
 
     def _compute(self, cell: Cell, point: Point) -> dict[str, Any]:
         config, space = self._config, self._space(cell)
         begun = time.perf_counter()
-        model, training = model_of(cell.method, point), space.training(point)
+        model, training = space.model(cell.method, point), space.training(point)
         if cell.task.startswith("K="):
             least = int(cell.task.removeprefix("K="))
             task = DigitTask(config.source, least, config.bags, config.held_out, point["seeds"][0])
             found = train_on_digits(task, model, training)
         else:
-            found = train_on_benchmark(cell.task, point["seeds"], config.folds, model, training)
+            found = train_on_benchmark(
+                cell.task,
+                point["seeds"],
+                config.folds,
+                model,
+                training,
+                standardise=config.standardise,
+            )
         return {**found, "seconds": time.perf_counter() - begun}
 
 

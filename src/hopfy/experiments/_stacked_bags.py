@@ -71,12 +71,17 @@ def hopfield_pool(omega: Omega, beta: float, heads: int, dropout: float = 0.0) -
 
     With a single query nothing has to be projected instance by instance: the query moves through
     the memories' projection to the features, and the values are projected after they are pooled.
-    The memories' bias adds the same to all scores of a head, which no map sees.
+    The memories' bias adds the same to all scores of a head, which no map sees. Layer norms, where
+    the networks have them, become a part of the projections, see `_without_norm`.
     """
 
     def pool(parameters: Parameters, x: Tensor, mask: Tensor) -> Tensor:
         part = {name.removeprefix("pooling.hopfield."): each for name, each in parameters.items()}
-        query = _linear(part, "queries_in", parameters["pooling.queries"])
+        query = parameters["pooling.queries"]
+        if "memories_in.0.weight" in part:
+            part = _without_norm(part)
+            x, query = (nn.functional.layer_norm(each, each.shape[-1:]) for each in (x, query))
+        query = _linear(part, "queries_in", query)
         by_head = _heads(query.mT, heads).mT  # (M, heads, 1, head size)
         towards = by_head @ _heads(part["memories_in.weight"], heads)
         scores = beta * (towards.transpose(1, 2) @ x.mT)  # (M, B, heads, L)
@@ -90,6 +95,17 @@ def hopfield_pool(omega: Omega, beta: float, heads: int, dropout: float = 0.0) -
         return _linear(part, "out", found.flatten(2))
 
     return pool
+
+
+def _without_norm(part: Parameters) -> dict[str, Tensor]:
+    """Projections that have a layer norm's gain and offset in them: W (g x + c) + b."""
+    merged = dict(part)
+    for name in ("queries_in", "memories_in", "values_in"):
+        gain, offset = part[f"{name}.0.weight"], part[f"{name}.0.bias"]
+        weight, bias = part[f"{name}.1.weight"], part[f"{name}.1.bias"]
+        merged[f"{name}.weight"] = weight * gain.unsqueeze(1)
+        merged[f"{name}.bias"] = bias + (weight @ offset.unsqueeze(-1)).squeeze(-1)
+    return merged
 
 
 def plain_pool(name: str, dropout: float = 0.0) -> Pool:

@@ -17,7 +17,11 @@ __all__ = ["Split", "StackedSettings", "area_under_curve", "clip_each", "train_s
 
 @dataclass(frozen=True)
 class StackedSettings:
-    """How the networks are trained; ``decay`` multiplies the learning rate after every epoch."""
+    """How the networks are trained; ``decay`` multiplies the learning rate after every epoch.
+
+    ``choose`` says which epoch is the best one: that of the largest validation ``"area"``, of the
+    lowest validation ``"loss"``, or, whatever the validation bags say, the ``"last"``.
+    """
 
     lr: float = 1e-3
     decay: float = 0.98
@@ -26,6 +30,11 @@ class StackedSettings:
     batch_size: int = 16
     max_epochs: int = 50
     patience: int = 5
+    choose: str = "area"
+
+    def __post_init__(self) -> None:
+        if self.choose not in ("area", "loss", "last"):
+            raise ValueError(f"expected to choose by area, loss or last, got {self.choose!r}.")
 
 
 class Split(NamedTuple):
@@ -68,7 +77,7 @@ def train_stacked(
     validation bags give few different areas.
     """
     parameters, _ = stack_module_state(list(networks))
-    best = _Best(parameters, len(networks), settings.patience)
+    best = _Best(parameters, len(networks), settings.patience, settings.choose)
     own = list(parameters.values())
     optimizer = torch.optim.AdamW(
         own, lr=settings.lr, weight_decay=settings.weight_decay, fused=True
@@ -98,13 +107,15 @@ def train_stacked(
 class _Best:
     """The best epoch of each network before it has waited for a better one too long."""
 
-    def __init__(self, parameters: Parameters, models: int, patience: int) -> None:
+    def __init__(
+        self, parameters: Parameters, models: int, patience: int, choose: str = "area"
+    ) -> None:
         self.parameters = {name: value.detach().clone() for name, value in parameters.items()}
         self.area = torch.full((models,), -1.0)
         self.loss = torch.full((models,), torch.inf)
         self.epoch = torch.zeros(models, dtype=torch.int64)
         self.waiting = torch.zeros(models, dtype=torch.int64)
-        self._now, self._patience = 0, patience
+        self._now, self._patience, self._choose = 0, patience, choose
 
     @property
     def stopped(self) -> Tensor:
@@ -112,7 +123,11 @@ class _Best:
 
     def update(self, parameters: Parameters, area: Tensor, loss: Tensor) -> None:
         self._now += 1
-        better = (area > self.area) | ((area == self.area) & (loss < self.loss))
+        better = loss < self.loss
+        if self._choose == "area":
+            better = (area > self.area) | ((area == self.area) & better)
+        elif self._choose == "last":
+            better = torch.ones_like(better)
         better &= ~self.stopped  # alone it would not be trained any more
         self.waiting = torch.where(better, 0, self.waiting + 1)
         self.area = torch.where(better, area, self.area)

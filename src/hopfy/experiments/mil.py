@@ -47,6 +47,7 @@ _DESK_DIGITS = Grid(
     dropout=(0.0,),
     epochs=3,
     batch_size=8,
+    normalise=False,  # three epochs are too few with them: 87 instead of 95 percent for K = 3
 )
 _DESK_BENCHMARKS = Grid(
     lr=(1e-3,),
@@ -67,6 +68,7 @@ _QUICK_DIGITS = Grid(
     dropout=(0.0,),
     epochs=6,
     batch_size=20,
+    normalise=False,
 )
 
 
@@ -85,6 +87,7 @@ class MILConfig(Config):
         bags: to train on; ``held_out`` are for validation, as many for the test.
         digits: hyperparameters for bags of digits.
         benchmarks: hyperparameters for the animals.
+        standardise: the animals' features, with the training bags of each fold.
     """
 
     source: str = "mnist"
@@ -98,6 +101,7 @@ class MILConfig(Config):
     held_out: int = 500
     digits: Grid = _PAPER_DIGITS
     benchmarks: Grid = _PAPER_BENCHMARKS
+    standardise: bool = False
 
 
 class MIL(Experiment[MILConfig]):
