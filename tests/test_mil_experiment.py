@@ -16,6 +16,7 @@ from hopfy.experiments import reproduce
 from hopfy.experiments._mil_claims import claims, comparison, mcnemar
 from hopfy.experiments._mil_digits import LENGTHS, DigitTask, bags_of
 from hopfy.experiments._mil_networks import METHODS
+from hopfy.experiments._mil_text import explanation
 from hopfy.experiments._mil_work import Work
 from hopfy.experiments._published import MIL as PUBLISHED
 from hopfy.experiments._stacked_training import StackedSettings
@@ -190,6 +191,17 @@ def test_numbers_are_judged_beside_the_papers():
     assert "paper ± 0.5" in row.name
     assert baseline.paper is None
     assert comparison(results("digits", softmax="10"))[0].paper is None
+
+
+def test_the_report_says_why_numbers_differ():
+    higher = results(softmax="1" * 95 + "0" * 5)
+    assert "layer norms bring" in explanation({**higher, "layer_norms": False})
+    assert "layer norms bring" not in explanation({**higher, "layer_norms": True})
+    fox = {"task": "fox", "method": "softmax", "right": [], "test": [60.0]}
+    lower = {**higher, "tasks": ["fox"], "cells": [fox], "layer_norms": False}
+    assert "lower on Fox" in explanation(lower)
+    assert "layer norms bring" not in explanation(lower)
+    assert "0 of 1 means" in explanation(lower)
 
 
 def test_every_published_method_is_here():

@@ -182,6 +182,7 @@ def _results(config: MILConfig, cells: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "source": config.source,
         "seeds": config.seeds,
+        "layer_norms": config.digits.normalise,
         "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
         "methods": list(config.methods),
         "cells": cells,
