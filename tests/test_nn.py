@@ -127,11 +127,14 @@ def test_pooling_of_a_padded_batch_is_pooling_one_bag_at_a_time(omega: object) -
 # Not every map ignores what all scores have in common, such as the bias of the memories.
 @pytest.mark.parametrize("omega", [*OMEGAS, hopfy.SparseMAP(hopfy.structures.AtMostK(2))], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("normalise", [True, False, ("values",)], ids=str)
 @pytest.mark.parametrize("queries", [1, 3])
-def test_pooling_before_projecting_changes_nothing(omega: object, bias: bool, queries: int) -> None:
-    pool = randomised(
-        HopfieldPooling(8, 2, queries=queries, omega=omega, bias=bias, beta=torch.tensor([0.5, 2]))
-    ).double()
+def test_pooling_before_projecting_changes_nothing(
+    omega: object, bias: bool, normalise: object, queries: int
+) -> None:
+    options = {"bias": bias, "normalise": normalise, "beta": torch.tensor([0.5, 2])}
+    pool = randomised(HopfieldPooling(8, 2, queries=queries, omega=omega, **options)).double()
+    assert pool._few_queries()
     x = torch.randn(4, 7, 8, dtype=torch.float64)
     output, weights = pool(x, MASK, need_weights=True)
     expected, plain = pool.hopfield(pool.queries, x, mask=MASK, need_weights=True)

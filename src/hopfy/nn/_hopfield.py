@@ -213,13 +213,12 @@ class HopfieldPooling(nn.Module):
 
     def _few_queries(self) -> bool:
         """Whether it is cheaper to project queries and pooled vectors than every entry of a bag."""
-        memories, values = self.hopfield.memories_in, self.hopfield.values_in
-        if type(memories) is not nn.Linear or type(values) is not nn.Linear:
-            return False
-        few = len(self.queries) * self.hopfield.heads < min(
-            memories.out_features, values.out_features
-        )
-        return few and self.hopfield.association.max_steps == 1
+        layer = self.hopfield
+        linear = [_linear_of(part) for part in (layer.memories_in, layer.values_in)]
+        few = [
+            len(self.queries) * layer.heads < own.out_features for own in linear if own is not None
+        ]
+        return len(few) == 2 and all(few) and layer.association.max_steps == 1
 
     def _pool_then_project(
         self, x: Tensor, mask: Tensor | None, omega: Omega | str | nn.Module | None
@@ -228,18 +227,18 @@ class HopfieldPooling(nn.Module):
         :math:`q^\top(Kx + b) = (K^\top q)^\top x + q^\top b` and
         :math:`\sum_i y_i (Vx_i + c) = V \sum_i y_i x_i + c \sum_i y_i`.
         """
-        layer, count = self.hopfield, len(self.queries)
-        association, rows = layer.association, (*x.shape[:-2], layer.heads, count)
+        layer, association = self.hopfield, self.hopfield.association
+        rows = (*x.shape[:-2], layer.heads, len(self.queries))
         queries = association.scaled(split(layer.queries_in(self.queries), layer.heads))
-        key, key_bias = _by_head(layer.memories_in, layer.heads)
-        value, value_bias = _by_head(layer.values_in, layer.heads)
+        memories, key, key_bias = _unprojected(layer.memories_in, x, layer.heads)
+        values, value, value_bias = _unprojected(layer.values_in, x, layer.heads)
 
-        scores = ((queries @ key).flatten(0, 1) @ x.mT).view(*rows, x.shape[-2])
+        scores = ((queries @ key).flatten(0, 1) @ memories.mT).view(*rows, x.shape[-2])
         if key_bias is not None:
             scores = scores + (queries @ key_bias.unsqueeze(-1))
         weights = association.weights(scores, mask, omega)
         dropped = association.dropped(weights)
-        pooled = (dropped.flatten(-3, -2) @ x).view(*rows, x.shape[-1])
+        pooled = (dropped.flatten(-3, -2) @ values).view(*rows, x.shape[-1])
         found = torch.einsum("...hmd,hvd->...hmv", pooled, value)
         if value_bias is not None:
             found = found + dropped.sum(-1, keepdim=True) * value_bias.unsqueeze(-2)
@@ -297,10 +296,19 @@ class HopfieldLookup(nn.Module):
         )
 
 
-def _by_head(linear: Any, heads: int) -> tuple[Tensor, Tensor | None]:
-    """Weight (heads, out / heads, in) and bias (heads, out / heads) of a linear layer."""
-    bias = None if linear.bias is None else linear.bias.view(heads, -1)
-    return linear.weight.view(heads, -1, linear.in_features), bias
+def _linear_of(part: nn.Module) -> nn.Linear | None:
+    """The linear map of a `projection`, which may have a layer norm in front; None for other modules."""
+    if type(part) is nn.Sequential and len(part) == 2 and type(part[0]) is nn.LayerNorm:
+        part = part[1]
+    return part if type(part) is nn.Linear else None
+
+
+def _unprojected(part: Any, x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What the linear map of a projection reads, its weight (heads, out / heads, in) and its bias."""
+    if isinstance(part, nn.Sequential):
+        x, part = part[0](x), part[1]
+    bias = None if part.bias is None else part.bias.view(heads, -1)
+    return x, part.weight.view(heads, -1, part.in_features), bias
 
 
 def _learned(count: int, size: int, name: str) -> nn.Parameter:
