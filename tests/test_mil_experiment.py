@@ -241,6 +241,14 @@ def test_every_factor_changes_one_setting(monkeypatch):
     assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
 
 
+def test_the_public_profile_trains_all_epochs_and_keeps_the_last():
+    desk, public = (MIL.profiles[name].benchmarks for name in ("desk", "public"))
+    (point, *_) = desk.points("softmax")
+    assert public.training(point) == {**desk.training(point), "choose": "last"}
+    assert replace(public, last_epoch=False) == desk
+    assert not MIL.profiles["public"].least
+
+
 def test_the_digits_of_the_factors_are_those_of_the_desk_profile(monkeypatch):
     seen = []
 

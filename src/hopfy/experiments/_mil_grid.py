@@ -28,6 +28,7 @@ class Grid:
         patience: epochs without a better validation score before training stops.
         batch_size: bags in a step.
         normalise: layer norms before the Hopfield pooling's projections, as in the public layers.
+        last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
     """
 
     lr: tuple[float, ...]
@@ -41,6 +42,7 @@ class Grid:
     patience: int = 5
     batch_size: int = 16
     normalise: bool = True
+    last_epoch: bool = False
 
     def points(self, method: str) -> list[dict[str, Any]]:
         """The points for a method; settings that a baseline does not have are not varied."""
@@ -52,13 +54,14 @@ class Grid:
 
     def training(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """How the network of a point is trained."""
-        return {
+        training = {
             "lr": point["lr"],
             "decay": point["decay"],
             "max_epochs": self.epochs,
             "patience": self.patience,
             "batch_size": self.batch_size,
         }
+        return training | ({"choose": "last"} if self.last_epoch else {})
 
     def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
         """The network of a point."""
