@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -167,7 +167,8 @@ class Rationale(Experiment[RationaleConfig]):
                 "A network reads a text and predicts from the few words that its pooling selects. "
                 "Here the texts are made: random words around a phrase of two that decides. "
             )
-        return (text + _claims(data)).strip()
+        shared = {task["data"] for task in results["tasks"] if task.get("read_with") is not None}
+        return (text + _claims(data, shared)).strip()
 
 
 class _UnfinishedError(RuntimeError):
@@ -281,8 +282,11 @@ def _about_words(data: str, method: str, runs: Sequence[Mapping[str, Any]]) -> l
     return rows
 
 
-def _claims(data: Mapping[str, Any]) -> str:
-    """What the numbers say about the paper's findings, whichever way they fall."""
+def _claims(data: Mapping[str, Any], shared: Collection[str]) -> str:
+    """What the numbers say about the paper's findings, whichever way they fall.
+
+    On ``shared`` data both Hopfield maps read the same networks.
+    """
     sentences = []
     for name in ("sst", "imdb"):
         cells = data.get(name, {})
@@ -302,6 +306,11 @@ def _claims(data: Mapping[str, Any]) -> str:
                 f"{NAMES[name]}: sequential k-subsets {verb} with people than k-subsets (overlap F1 "
                 f"{f1[1]:.3f} against {f1[0]:.3f}), in spans of {span[1]:.2f} against {span[0]:.2f} "
                 "words."
+                + (
+                    " Both read the same networks, trained with k-subsets."
+                    if name in shared
+                    else ""
+                )
             )
     return " ".join(sentences)
 
