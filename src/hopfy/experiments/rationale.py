@@ -66,7 +66,7 @@ _QUICK = (
         methods=("k-subsets",),
     ),
 )
-# An hour on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
+# Two hours on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
 _DESK_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
 _DESK_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=12, patience=3,
