@@ -246,7 +246,8 @@ def test_the_public_profile_trains_all_epochs_and_keeps_the_last():
     (point, *_) = desk.points("softmax")
     assert public.training(point) == {**desk.training(point), "choose": "last"}
     assert replace(public, last_epoch=False) == desk
-    assert not MIL.profiles["public"].least
+    assert MIL.profiles["public"].digits.normalise
+    assert not MIL.profiles["desk"].digits.normalise
 
 
 def test_the_digits_of_the_factors_are_those_of_the_desk_profile(monkeypatch):
