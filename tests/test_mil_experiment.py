@@ -195,12 +195,12 @@ def test_numbers_are_judged_beside_the_papers():
 
 def test_the_report_says_why_numbers_differ():
     higher = results(softmax="1" * 95 + "0" * 5)
-    assert "layer norms bring" in explanation({**higher, "layer_norms": False})
-    assert "layer norms bring" not in explanation({**higher, "layer_norms": True})
+    assert "higher on digits" in explanation({**higher, "layer_norms": False})
+    assert "higher on digits" not in explanation({**higher, "layer_norms": True})
     fox = {"task": "fox", "method": "softmax", "right": [], "test": [60.0]}
     lower = {**higher, "tasks": ["fox"], "cells": [fox], "layer_norms": False}
     assert "lower on Fox" in explanation(lower)
-    assert "layer norms bring" not in explanation(lower)
+    assert "higher on digits" not in explanation(lower)
     assert "0 of 1 means" in explanation(lower)
 
 
