@@ -406,6 +406,7 @@ class TestHighlights:
     def test_half_a_character_can_still_be_written(self, tmp_path) -> None:
         page = html_page([Rationale(Text(("\ud800",)), np.ones(1), 1, "x")])
         (tmp_path / "page.html").write_text(page, encoding="utf-8")
+        assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
 
     def test_an_empty_text_has_a_card(self) -> None:
         cards = Rationales([Rationale(tokenize("  "), np.zeros(0), 0, "x")])

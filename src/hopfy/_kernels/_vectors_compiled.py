@@ -13,9 +13,7 @@ from hopfy._kernels._part import part
 __all__ = ["LANES", "SPARE", "add_rows", "end_list", "sum_one", "sum_three"]
 
 LANES = 8  # entries of a vector
-_MOST = (
-    13  # vectors that fit in the sixteen registers of most machines, beside what they are made of
-)
+_MOST = 13  # vectors that fit in sixteen registers beside what is added to them
 _CHAINS = 4  # independent sums that hide how long one addition takes
 SPARE = _CHAINS  # places at the end of a list
 _TOGETHER = ("contract",)  # a product and a sum in one instruction

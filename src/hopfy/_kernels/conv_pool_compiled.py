@@ -20,8 +20,9 @@ from hopfy._kernels._vectors_compiled import LANES, SPARE, add_rows, end_list, s
 __all__ = ["LANES", "conv_pool_backward", "conv_pool_forward"]
 
 NOBODY = 4  # the winner of a window without a positive entry
-_AT_ONCE = 16  # windows whose outputs, and
-_CACHED = 128  # entries of a patch whose weights stay in the nearest cache
+# What is to stay in the nearest cache: the outputs of so many windows, and the weights of so many
+# entries of a patch.
+_AT_ONCE, _CACHED = 16, 128
 
 
 @jit

@@ -307,8 +307,8 @@ def _unprojected(part: Any, x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tens
     """What the linear map of a projection reads, its weight (heads, out / heads, in) and its bias."""
     if isinstance(part, nn.Sequential):
         x, part = part[0](x), part[1]
-    bias = None if part.bias is None else part.bias.view(heads, -1)
-    return x, part.weight.view(heads, -1, part.in_features), bias
+    bias = None if part.bias is None else part.bias.reshape(heads, -1)
+    return x, part.weight.reshape(heads, -1, part.in_features), bias
 
 
 def _learned(count: int, size: int, name: str) -> nn.Parameter:
