@@ -42,4 +42,4 @@ clean:
 
 # numba does not notice when a kernel's helper in another file has changed.
 clean-kernels:
-	rm -rf src/hopfy/_kernels/__pycache__
+	find src/hopfy/_kernels -name __pycache__ | xargs rm -rf

@@ -91,22 +91,20 @@ def demo(
 
 
 def _write_demo(out: Path, seed: int) -> Path:
-    from hopfy import demo, experiments
-    from hopfy.experiments import _show
-    from hopfy.report import section_of, write_page
+    from hopfy import paper
+    from hopfy.paper import _show, demo
+    from hopfy.paper.report import section_of, write_page
 
     out.mkdir(parents=True, exist_ok=True)
     with console.status("recalling damaged digits (the first run compiles the maps)"):
         section = demo.section(demo.recall_digits(seed))
     console.print(_plain_table(section.title, section.tables[0]))
     sections = [section]
-    for name in experiments.names():
-        experiment = experiments.load(name)
+    for name in paper.names():
+        experiment = paper.load(name)
         profile = "demo" if "demo" in experiment.profiles else "quick"
         with _show.ShownProgress(console) as progress:
-            run = experiments.reproduce(
-                experiment, out, profile=profile, seed=seed, progress=progress
-            )
+            run = paper.reproduce(experiment, out, profile=profile, seed=seed, progress=progress)
         console.print(_show.summary(run), highlight=False, soft_wrap=True)
         sections.append(section_of(run))
     return write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
@@ -152,12 +150,12 @@ def reproduce(
 
     A run that was stopped goes on where it was.
     """
-    from hopfy import experiments
+    from hopfy import paper
 
-    if name != "all" and name not in experiments.names():
-        known = ", ".join([*experiments.names(), "all"])
+    if name != "all" and name not in paper.names():
+        known = ", ".join([*paper.names(), "all"])
         raise _sentence(f"expected an experiment among {known}, got {name!r}.")
-    chosen = experiments.names() if name == "all" else [name]
+    chosen = paper.names() if name == "all" else [name]
     options = {"profile": profile, "seed": seed, "workers": workers, "so_far": so_far}
     failed = [one for one in chosen if not _reproduced(one, out, options)]
     if failed:
@@ -166,14 +164,14 @@ def reproduce(
 
 def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
     """Run one experiment and show it; False, with a sentence on stderr, if something is wrong."""
-    from hopfy import experiments
-    from hopfy.data import MissingDataError
-    from hopfy.experiments import _show
-    from hopfy.report import section_of, write_page
+    from hopfy import paper
+    from hopfy.paper import _show
+    from hopfy.paper.data import MissingDataError
+    from hopfy.paper.report import section_of, write_page
 
     try:
         with _show.ShownProgress(console) as progress:
-            run = experiments.reproduce(experiments.load(name), out, progress=progress, **options)
+            run = paper.reproduce(paper.load(name), out, progress=progress, **options)
     except KeyboardInterrupt:
         raise _sentence(f"{name} was stopped; the same command goes on from here.", 130) from None
     except OSError as error:
@@ -198,7 +196,7 @@ def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
 @data_app.command("list")
 def data_list() -> None:
     """Show every data set and where it lies."""
-    from hopfy.data import datasets
+    from hopfy.paper.data import datasets
 
     table = Table()
     for heading in ("name", "what", "size", "where"):
@@ -213,7 +211,7 @@ def data_list() -> None:
 @data_app.command("fetch")
 def data_fetch(name: Annotated[str, typer.Argument(help="See hopfy data list.")]) -> None:
     """Download a data set, or check the one that is here."""
-    from hopfy.data import MissingDataError, dataset
+    from hopfy.paper.data import MissingDataError, dataset
 
     try:
         folder = dataset(name).fetch()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hopfy import data
 from hopfy.bench._timing import best_times
+from hopfy.paper import data
 
 if TYPE_CHECKING:
     from hopfy.estimators._bag_network import BagNetwork

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hopfy import data
 from hopfy import functional as F
 from hopfy.bench._layers import Row
+from hopfy.paper import data
 
 __all__ = ["bench_rationale"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hopfy._tensor_file import Kind, StoredFile, Streamed, write
+from hopfy._files.tensors import Kind, StoredFile, Streamed, write
 from hopfy.nn import ShareOfLength
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
 from hopfy.structures import KSubsets, SequentialKSubsets

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from hopfy._tensor_file import Kind, StoredFile
+from hopfy._files.tensors import Kind, StoredFile
 from hopfy.estimators import _files
 from hopfy.estimators._bag_network import (
     BagNetwork,

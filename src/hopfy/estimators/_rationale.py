@@ -14,7 +14,7 @@ from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
-from hopfy._tensor_file import Kind
+from hopfy._files.tensors import Kind
 from hopfy.estimators import _files
 from hopfy.estimators._rationale_base import RationaleEstimator
 from hopfy.estimators._rationale_network import RationaleModule

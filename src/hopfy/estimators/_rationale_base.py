@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from hopfy._tensor_file import Kind
+from hopfy._files.tensors import Kind
 from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators import _files
 from hopfy.estimators._highlight import Rationale, Rationales, as_spans, html_page

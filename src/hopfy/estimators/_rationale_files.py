@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._tensor_file import StoredFile
+from hopfy._files.tensors import StoredFile
 from hopfy.estimators import _files
 from hopfy.estimators._text import Vocabulary
 from hopfy.estimators._vectors import WordVectors

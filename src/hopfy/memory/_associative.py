@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy._tensor_file import StoredFile
+from hopfy._files.tensors import StoredFile
 from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,

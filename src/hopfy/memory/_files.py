@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy._tensor_file import Kind, StoredFile, Streamed, write
+from hopfy._files.tensors import Kind, StoredFile, Streamed, write
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._lift import lifted, radius_for, squared_lengths

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hopfy._checks import values_can_be_read
 from hopfy._kernels import attention as kernel
-from hopfy._kernels._compile import runs_compiled
+from hopfy._runtime.compilation import runs_compiled
 from hopfy.omega import Norm, Omega, Tsallis
 
 __all__ = ["retrieve_sparsely"]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hopfy._checks import as_memories, as_positive, as_queries, finite_norms
 from hopfy._kernels import select
-from hopfy._kernels._compile import compiled, runs_compiled
 from hopfy._kernels.select import Found
+from hopfy._runtime.compilation import compiled, runs_compiled
 from hopfy.omega import Omega
 from hopfy.search._bounds import Bounds, Plain, block_maxima
 from hopfy.search._candidates import best_first, weights_of
@@ -77,7 +77,7 @@ class ExactIndex:
         self._norms = Growing(finite_norms(self._memories))
         self._wanted = directions
         self._planned_for = len(self)
-        self._compiled = runs_compiled(self._memories) and compiled("select") is not None
+        self._compiled = runs_compiled(self._memories) and compiled("select.cpu") is not None
         self._principal = self._plan(directions) if self._compiled else None
         self._plain = Plain(self._memories, _largest(self._norms, len(self)))
 

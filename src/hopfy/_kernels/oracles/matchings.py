@@ -1,0 +1,111 @@
+# mypy: ignore-errors
+"""Best bipartite matchings, compiled: shortest augmenting paths (Jonker & Volgenant, 1987)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hopfy._runtime.compilation import jit, part
+
+__all__ = ["best_assignment"]
+
+
+@part
+def _present(scores, rows, columns):
+    """The rows and the columns with at least one finite score."""
+    m, n = scores.shape
+    count, width = 0, 0
+    for i in range(m):
+        for j in range(n):
+            if scores[i, j] > -np.inf:
+                rows[count] = i
+                count += 1
+                break
+    for j in range(n):
+        for i in range(m):
+            if scores[i, j] > -np.inf:
+                columns[width] = j
+                width += 1
+                break
+    return count, width
+
+
+@part
+def _assign(cost, owner):
+    """Match every row of ``cost`` (m <= n) to its own column; ``owner[j]`` is the row of column j."""
+    m, n = cost.shape
+    u, v = np.zeros(m), np.zeros(n)
+    shortest = np.empty(n)
+    before = np.empty(n, np.int64)
+    visited = np.empty(n, np.bool_)
+    owner[:] = -1
+    for free in range(m):
+        shortest[:] = np.inf
+        visited[:] = False
+        before[:] = -1
+        row, column, distance = free, -1, 0.0
+        while row >= 0:
+            best, at = np.inf, -1
+            for j in range(n):
+                if visited[j]:
+                    continue
+                reach = distance + cost[row, j] - u[row] - v[j]
+                if reach < shortest[j]:
+                    shortest[j] = reach
+                    before[j] = row
+                if shortest[j] < best or (shortest[j] == best and owner[j] < 0 and best < np.inf):
+                    best, at = shortest[j], j
+            if at < 0:
+                return False
+            distance, column = best, at
+            visited[column] = True
+            row = owner[column]
+        u[free] += distance
+        for j in range(n):
+            if visited[j] and j != column:
+                u[owner[j]] += distance - shortest[j]
+                v[j] += shortest[j] - distance
+        # Flip the path back to the row that started it.
+        while True:
+            row = before[column]
+            following = -1
+            for j in range(n):
+                if owner[j] == row:
+                    following = j
+                    break
+            owner[column] = row
+            if row == free:
+                break
+            column = following
+    return True
+
+
+@jit
+def best_assignment(begin, stop, scores, bits):
+    """Matchings (R, m, n) of scores (R, m, n); the smaller side is matched in full.
+
+    Rows and columns that are all -inf are not there. A row of the batch without such a matching
+    gets -1 everywhere.
+    """
+    m, n = scores.shape[1], scores.shape[2]
+    rows, columns, owner = np.empty(m, np.int64), np.empty(n, np.int64), np.empty(m + n, np.int64)
+    for r in range(begin, stop):
+        count, width = _present(scores[r], rows, columns)
+        turned = count > width
+        cost = np.empty((min(count, width), max(count, width)))
+        for a in range(count):
+            for b in range(width):
+                if turned:
+                    cost[b, a] = -scores[r, rows[a], columns[b]]
+                else:
+                    cost[a, b] = -scores[r, rows[a], columns[b]]
+        bits[r] = 0
+        if not _assign(cost, owner[: cost.shape[1]]):
+            bits[r] = -1
+            continue
+        for j in range(cost.shape[1]):
+            if owner[j] >= 0:
+                if turned:
+                    bits[r, rows[j], columns[owner[j]]] = 1
+                else:
+                    bits[r, rows[owner[j]], columns[j]] = 1

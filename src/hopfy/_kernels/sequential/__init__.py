@@ -1,0 +1,196 @@
+r"""Sequential k-subsets: SparseMAP over subsets of size k that score their neighbours (Example 2).
+
+.. math:: \arg\max_{(y, z) \in \mathcal{M}} \theta^\top y + t^\top z
+          - \tfrac12 \left(\|y\|^2 + \|1 - y\|^2\right), \qquad
+          \mathcal{M} = \operatorname{conv} \{(v, (v_i v_{i+1})_i) :
+          v \in \{0, 1\}^N, 1^\top v = k\}.
+
+Rows of scores (R, N) in float64; -inf marks positions that may not be selected, and pairs that
+touch them do not count. ``edges`` (R, N - 1), or (1, N - 1) for all rows alike, holds the scores t.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hopfy._kernels.sequential import reference as plain
+from hopfy._kernels.sequential.reference import best_subset
+from hopfy._runtime.compilation import compiled
+from hopfy._runtime.threads import over_rows
+from hopfy._warnings import ConvergenceWarning
+
+__all__ = [
+    "Details",
+    "Solution",
+    "best_subset",
+    "reference",
+    "solve",
+    "solve_details",
+    "vjp",
+]
+
+# A gap above this share of the objective is worth a warning.
+_WORTH_A_WARNING = 1e-6
+
+
+class Solution(NamedTuple):
+    """What `solve` found, and what `vjp` needs of it."""
+
+    y: Tensor  # (R, N) marginals
+    unit: Tensor  # (R, N) fractional positions that move as one; -1: 0 or 1 for certain, -2: masked
+    size: Tensor  # (R, 2) active subsets and the positions in which they differ; 0 if certified
+    iterations: Tensor  # (R) steps of the active set; 0 where the relaxation was exact
+    gap: Tensor  # (R) duality gap; 0 where the relaxation was exact
+    missing: Tensor  # (R) how much k exceeds the positions that may be selected
+    indicators: Tensor  # the active subsets of all rows, one after the other
+    numbers: Tensor  # the inverses of their overlaps and their weights
+
+
+class Details(NamedTuple):
+    """The solution of `solve_details`; all with the leading dimensions of the scores."""
+
+    marginals: Tensor  # (..., N)
+    pairs: Tensor  # (..., N - 1) probability that both neighbours are selected
+    subsets: Tensor  # (...) how many subsets the mixture needs
+    iterations: Tensor  # (...) steps of the active set; 0 where the relaxation was exact
+    gap: Tensor  # (...) duality gap
+
+
+def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False) -> Solution:
+    """Solve rows (R, N); ``k`` (R) is int64 and ``always_active`` does without the relaxation."""
+    kernels = compiled("sequential.cpu")
+    if kernels is None:
+        return Solution(*plain.solve(scores, edges, k))
+    solution = _blank(*scores.shape)
+    answers = _arrays(kernels, solution)
+    inputs = (scores.numpy(), edges.numpy(), k.numpy(), answers)
+    rows, work = len(scores), 32 * scores.numel()
+    over_rows(kernels.relax_rows, rows, work, *inputs)
+    if always_active:
+        which = torch.arange(rows)
+    elif rows and int(solution.size.amin()) < 0:
+        which = (solution.size[:, 0] < 0).nonzero()[:, 0]
+    else:
+        return solution
+    parts: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def chunk(start: int, stop: int) -> None:
+        indicators, numbers = kernels.active_rows(start, stop, which.numpy(), *inputs)
+        parts[start] = torch.from_numpy(indicators), torch.from_numpy(numbers)
+
+    over_rows(chunk, len(which), 512 * len(which) * scores.shape[1])
+    indicators, numbers = zip(*(parts[start] for start in sorted(parts)), strict=True)
+    solution = solution._replace(indicators=torch.cat(indicators), numbers=torch.cat(numbers))
+    _warn_of_gaps(scores, solution)
+    return solution
+
+
+def reference(scores: Tensor, edges: Tensor, k: Tensor) -> Tensor:
+    """The marginals by the plain active-set method, in torch; slow, and easy to check."""
+    return plain.solve(scores, edges, k)[0]
+
+
+def vjp(
+    solution: Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to the scores (R, N) and, if wanted, every row's edges (R, N - 1).
+
+    That of the scores has the cotangent's dtype, float32 or float64; sums are float64.
+    """
+    kernels = compiled("sequential.cpu")
+    if kernels is None:
+        return plain.vjp(*solution, cotangent.double())
+    rows, n = solution.y.shape
+    scores_grad = torch.empty_like(cotangent)
+    edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
+    over_rows(
+        kernels.vjp_rows,
+        rows,
+        scores_grad.numel(),
+        edges.numpy(),
+        _arrays(kernels, solution),
+        (solution.indicators.numpy(), solution.numbers.numpy()),
+        cotangent.numpy(),
+        scores_grad.numpy(),
+        edges_grad.numpy(),
+    )
+    return scores_grad, edges_grad
+
+
+def solve_details(scores: Tensor, k: Tensor, edges: Tensor) -> Details:
+    """Solve scores (..., N) with ``k`` (...) and ``edges`` (..., N - 1), and tell how it went.
+
+    Where the relaxation is exact no subsets are listed; as many as there are independent fractional
+    parts suffice for the mixture, and that number is given.
+    """
+    batch, n = scores.shape[:-1], scores.shape[-1]
+    count = math.prod(batch)
+    rows = scores.detach().double().reshape(-1, n).contiguous()
+    pair_rows = edges.detach().double().expand(*batch, n - 1).reshape(count, n - 1).contiguous()
+    solution = solve(rows, pair_rows, k.expand(batch).reshape(-1).long().contiguous())
+    pairs = _pairs(solution, pair_rows)
+    listed = solution.size[:, 0]
+    enough = (solution.unit.amax(-1) + 1).clamp_min(1)
+    return Details(
+        solution.y.reshape(scores.shape),
+        pairs.reshape(*batch, n - 1),
+        torch.where(listed > 0, listed, enough).reshape(batch),
+        solution.iterations.reshape(batch),
+        solution.gap.reshape(batch),
+    )
+
+
+def _pairs(solution: Solution, edges: Tensor) -> Tensor:
+    kernels = compiled("sequential.cpu")
+    if kernels is None:
+        return plain.pairs(*solution)
+    pairs = torch.empty_like(edges)
+    kernels.pairs_rows(
+        0,
+        len(edges),
+        edges.numpy(),
+        _arrays(kernels, solution),
+        (solution.indicators.numpy(), solution.numbers.numpy()),
+        pairs.numpy(),
+    )
+    return pairs
+
+
+def _blank(rows: int, n: int) -> Solution:
+    return Solution(
+        torch.empty(rows, n, dtype=torch.float64),
+        torch.empty(rows, n, dtype=torch.int32),
+        torch.zeros(rows, 2, dtype=torch.int64),
+        torch.zeros(rows, dtype=torch.int64),
+        torch.zeros(rows, dtype=torch.float64),
+        torch.zeros(rows, dtype=torch.int64),
+        torch.empty(0, dtype=torch.uint8),
+        torch.empty(0, dtype=torch.float64),
+    )
+
+
+def _arrays(kernels: ModuleType, solution: Solution) -> object:
+    """The part of a solution that has one entry per row, for the compiled loops."""
+    return kernels.Answers(*(part.numpy() for part in solution[:6]))
+
+
+def _warn_of_gaps(scores: Tensor, solution: Solution) -> None:
+    if not bool((solution.gap > _WORTH_A_WARNING).any()):
+        return
+    scale = 1 + (scores.abs() * solution.y).nansum(-1)
+    wide = solution.gap > _WORTH_A_WARNING * scale
+    if bool(wide.any()):
+        row = int(wide.nonzero()[0, 0])
+        warnings.warn(
+            f"sequential k-subsets stopped after {int(solution.iterations[row])} iterations in "
+            f"{int(wide.sum())} of {len(wide)} rows; the first is row {row}, with a duality gap of "
+            f"{float(solution.gap[row]):.1e}.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )

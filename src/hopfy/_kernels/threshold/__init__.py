@@ -1,0 +1,1 @@
+"""The threshold equation behind every map onto the simplex."""

@@ -1,0 +1,1 @@
+"""Threads, compilation and backends: what the kernels ask about the machine."""

@@ -1,0 +1,137 @@
+"""What an experiment is: a configuration, a run, a comparison and pictures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from hopfy.paper._store import Store
+
+__all__ = ["Config", "Experiment", "Figure", "Grid", "Progress", "Quiet", "Row", "Store"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run depends on. Subclasses are frozen dataclasses of numbers, strings and tuples."""
+
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison: our number beside the published one.
+
+    >>> Row("size 1", ours=69.24, paper=69.2, tolerance=0.1).agrees
+    True
+    >>> Row("size 1", ours=70.0, paper=69.2, tolerance=0.1).agrees
+    False
+    """
+
+    name: str
+    ours: float
+    paper: float | None = None
+    tolerance: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's; None where the paper has no number."""
+        return None if self.paper is None else self.ours - self.paper
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the difference is within the tolerance; None where there is nothing to judge."""
+        if self.difference is None or self.tolerance is None:
+            return None
+        rounding = 1e-9 * max(1.0, abs(self.tolerance))
+        return abs(self.difference) <= self.tolerance + rounding
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture of an experiment: ``NAME.png`` and ``NAME.svg`` lie in its folder."""
+
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table for the report, besides the comparison: headings and lines of text."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+class Progress(Protocol):
+    """Where a run tells how far it is."""
+
+    def begin(self, label: str, total: float) -> None:
+        """Work called ``label`` starts; ``total`` units of it lie ahead."""
+
+    def advance(self, amount: float = 1.0) -> None:
+        """So many more units are done (also when they came from the store)."""
+
+
+class Quiet:
+    """Progress that nobody watches."""
+
+    def begin(self, label: str, total: float) -> None: ...
+
+    def advance(self, amount: float = 1.0) -> None: ...
+
+
+C = TypeVar("C", bound=Config)
+
+
+class Experiment(ABC, Generic[C]):
+    """One experiment. Its module in this package is its name and ends with ``experiment = ...``.
+
+    Attributes:
+        name: the module's name, as in ``hopfy reproduce NAME``.
+        title: a line for headings.
+        profiles: a configuration for ``"quick"`` (no data needed) and for ``"paper"``; perhaps also
+            for ``"desk"``, about an hour on one core, and for ``"demo"``, where quick takes longer
+            than the seconds that ``hopfy demo`` has.
+        shared: whether processes that run it in the same folder share the work.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    profiles: ClassVar[Mapping[str, Any]]
+    shared: ClassVar[bool] = False
+
+    def data_checksum(self, config: C) -> str | None:  # noqa: ARG002
+        """Identifies the data that ``config`` reads; None if it reads none."""
+        return None
+
+    @abstractmethod
+    def run(self, config: C, store: Store, progress: Progress) -> dict[str, Any]:
+        """The results, as JSON-able data.
+
+        Every piece of work that is worth keeping goes through
+        ``store.part("its name", lambda: ...)``, which returns what an earlier run has finished.
+        """
+
+    def so_far(self, config: C, store: Store) -> dict[str, Any]:  # noqa: ARG002
+        """The results of what is finished, without computing anything, where that makes sense."""
+        raise ValueError(f"expected an experiment that has partial results, got {self.name}.")
+
+    @abstractmethod
+    def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
+        """Our numbers beside the published ones."""
+
+    def grids(self, results: Mapping[str, Any]) -> Sequence[Grid]:  # noqa: ARG002
+        """Tables that a reader takes in at a glance; none by default."""
+        return ()
+
+    @abstractmethod
+    def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
+        """Write the pictures into ``folder`` and say what they show."""
+
+    @abstractmethod
+    def explain(self, results: Mapping[str, Any]) -> str:
+        """A sentence or two for the report."""

@@ -1,0 +1,36 @@
+"""Which experiments there are: one public module of this package for each."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from hopfy.paper._base import Experiment
+
+__all__ = ["load", "names"]
+
+_PACKAGE = "hopfy.paper"
+_NOT_EXPERIMENTS = {"data", "demo", "report"}
+
+
+def names() -> list[str]:
+    """The names of all experiments, without importing them.
+
+    >>> "table1" in names()
+    True
+    """
+    package = import_module(_PACKAGE)
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    return sorted(name for name in modules - _NOT_EXPERIMENTS if not name.startswith("_"))
+
+
+def load(name: str) -> Experiment[Any]:
+    """The experiment called ``name``."""
+    if name not in names():
+        known = ", ".join(names())
+        raise ValueError(f"expected an experiment among {known}, got {name!r}.")
+    experiment = import_module(f"{_PACKAGE}.{name}").experiment
+    if not isinstance(experiment, Experiment):
+        raise TypeError(f"expected {_PACKAGE}.{name}.experiment to be an Experiment.")
+    return experiment

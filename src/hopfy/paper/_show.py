@@ -1,0 +1,81 @@
+"""Progress and comparisons in a terminal (needs rich)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich import progress as bars
+from rich.console import Console
+from rich.table import Table
+
+from hopfy.paper._base import Row
+from hopfy.paper._runner import Run
+
+__all__ = ["ShownProgress", "comparison_table", "summary"]
+
+_SPEED_WINDOW = 600.0
+"""Seconds of the past that tell the time left: one part alone may take minutes."""
+
+
+class ShownProgress:
+    """A progress bar with the time left, as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("left"),
+            bars.TimeRemainingColumn(),
+            console=console,
+            speed_estimate_period=_SPEED_WINDOW,
+        )
+        self._task: bars.TaskID | None = None
+
+    def __enter__(self) -> ShownProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def begin(self, label: str, total: float) -> None:
+        self._task = self._bars.add_task(label, total=total)
+
+    def advance(self, amount: float = 1.0) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, amount)
+
+
+def comparison_table(run: Run) -> Table:
+    """Ours, the paper's, the difference, and a mark beside each number that disagrees."""
+    profile = run.record["profile"]
+    table = Table(title=f"{run.experiment.title} ({profile} profile)")
+    table.add_column("number")
+    for heading in ("ours", "paper", "difference"):
+        table.add_column(heading, justify="right")
+    table.add_column("agrees")
+    for row in run.rows:
+        table.add_row(row.name, f"{row.ours:.2f}", *_beside(row))
+    return table
+
+
+def _beside(row: Row) -> tuple[str, str, str]:
+    paper = "-" if row.paper is None else f"{row.paper:g}"
+    difference = "-" if row.difference is None else f"{row.difference:+.2f}"
+    mark = {True: "yes", False: "[bold red]NO[/]", None: ""}[row.agrees]
+    return paper, difference, mark
+
+
+def summary(run: Run) -> str:
+    """One line: how many of the judged numbers agree, and where the results are."""
+    judged = sum(row.agrees is not None for row in run.rows)
+    agree = judged - len(run.disagreements)
+    verdict = f"{agree} of {judged} comparisons agree" if judged else "nothing to judge here"
+    return f"{run.experiment.name}: {verdict}; see {run.folder / 'results.json'}"

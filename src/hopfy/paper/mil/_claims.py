@@ -1,0 +1,110 @@
+"""What Table 2 says, number by number and claim by claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from statistics import fmean, stdev
+from typing import Any
+
+from hopfy.paper._base import Row
+from hopfy.paper._published import MIL, MIL_TASKS
+
+__all__ = ["claims", "comparison", "mcnemar", "published"]
+
+_TOLERANCE = {True: 2.0, False: 3.0}
+_LEVEL = 0.05
+
+Results = Mapping[str, Any]
+
+
+def published(task: str, method: str) -> tuple[float, float] | None:
+    """The paper's mean and deviation; None for what it lacks."""
+    for row in MIL:
+        if row.omega == method:
+            return row.cells[MIL_TASKS.index(task)]
+    return None
+
+
+def comparison(results: Results) -> list[Row]:
+    """Our means beside the paper's; judged on the paper's data only."""
+    rows = []
+    for cell in results["cells"]:
+        task, method = cell["task"], cell["method"]
+        digits = task.startswith("K=")
+        paper = published(task, method)
+        judged = paper is not None and not (digits and results["source"] != "mnist")
+        seeds = len(cell["test"])
+        spread = "1 seed" if seeds == 1 else f"{seeds} seeds ± {deviation(cell['test']):.1f}"
+        name = f"{task}, {method} ({spread}"
+        name += f"; paper ± {paper[1]:.1f})" if paper is not None and judged else ")"
+        rows.append(
+            Row(
+                name,
+                fmean(cell["test"]),
+                paper[0] if judged and paper is not None else None,
+                _TOLERANCE[digits] if judged else None,
+            )
+        )
+    return rows
+
+
+def claims(results: Results) -> list[Row]:
+    """The paper's claims on bags of digits: 1 where it holds here, 0 where it does not.
+
+    Two methods are tied if McNemar's test on the test bags of all seeds, which are the same for
+    both, does not tell them apart at the level 0.05.
+    """
+    rows = []
+    judged = None if results["source"] != "mnist" else 0.0
+    for task in results["tasks"]:
+        if task not in ("K=2", "K=3", "K=5"):
+            continue
+        cells = {cell["method"]: cell for cell in results["cells"] if cell["task"] == task}
+        matching = f"{task.removeprefix('K=')}-subsets"
+        best = max(cells.values(), key=lambda cell: fmean(cell["test"]))
+        favoured = [cells[method] for method in (matching, "5-normmax") if method in cells]
+        if not favoured:
+            continue
+        tied = max(mcnemar(best, cell) for cell in favoured)
+        rows.append(
+            Row(
+                f"{task}: {matching} or 5-normmax is best or tied (p = {tied:.2g}; best: "
+                f"{best['method']})",
+                float(tied > _LEVEL),
+                1.0,
+                judged,
+            )
+        )
+        if task != "K=2" and "softmax" in cells:
+            behind = mcnemar(best, cells["softmax"])
+            rows.append(
+                Row(
+                    f"{task}: softmax falls behind the best (p = {behind:.2g})",
+                    float(behind < _LEVEL),
+                    1.0,
+                    judged,
+                )
+            )
+    return rows
+
+
+def mcnemar(one: Results, other: Results) -> float:
+    """The p-value of the exact McNemar test: among the bags on which two methods differ, is one of
+    them right more often than a coin would tell?
+
+    >>> mcnemar({"right": ["1111111"]}, {"right": ["1000000"]})
+    0.03125
+    """
+    common = zip(one["right"], other["right"], strict=False)  # seeds that both have
+    pairs = [pair for ours, theirs in common for pair in zip(ours, theirs, strict=True)]
+    wins, losses = pairs.count(("1", "0")), pairs.count(("0", "1"))
+    differing = wins + losses
+    tail = sum(math.comb(differing, count) for count in range(min(wins, losses) + 1))
+    return min(1.0, 2.0 * float(Fraction(tail, 2**differing)))
+
+
+def deviation(scores: list[float]) -> float:
+    """Over the seeds; 0 for a single one."""
+    return stdev(scores) if len(scores) > 1 else 0.0

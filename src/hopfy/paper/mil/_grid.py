@@ -1,0 +1,69 @@
+"""The hyperparameters of Table 2: what is tried, and what a point of the grid means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from hopfy.paper.mil._networks import BASELINES, BagModel
+
+__all__ = ["Grid"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of these values are tried on the first seed; one value each means no search.
+
+    Attributes:
+        lr: learning rates.
+        decay: what the learning rate is multiplied with after every epoch.
+        size: features of an embedded instance.
+        head_size: the size of queries and memories in a head.
+        heads: how many.
+        beta: inverse temperatures.
+        dropout: bag dropout.
+        epochs: the largest number of them.
+        patience: epochs without a better validation score before training stops.
+        batch_size: bags in a step.
+        normalise: layer norms before the Hopfield pooling's projections, as in the public layers.
+        last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
+    """
+
+    lr: tuple[float, ...]
+    decay: tuple[float, ...]
+    size: tuple[int, ...]
+    head_size: tuple[int, ...]
+    heads: tuple[int, ...]
+    beta: tuple[float, ...]
+    dropout: tuple[float, ...]
+    epochs: int = 50
+    patience: int = 5
+    batch_size: int = 16
+    normalise: bool = True
+    last_epoch: bool = False
+
+    def points(self, method: str) -> list[dict[str, Any]]:
+        """The points for a method; settings that a baseline does not have are not varied."""
+        axes = {name: values for name, values in asdict(self).items() if isinstance(values, tuple)}
+        if method in BASELINES:
+            without = ("head_size", "heads", "beta", *(("dropout",) if method != "gated" else ()))
+            axes.update({name: axes[name][:1] for name in without})
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+    def training(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """How the network of a point is trained."""
+        training = {
+            "lr": point["lr"],
+            "decay": point["decay"],
+            "max_epochs": self.epochs,
+            "patience": self.patience,
+            "batch_size": self.batch_size,
+        }
+        return training | ({"choose": "last"} if self.last_epoch else {})
+
+    def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
+        """The network of a point."""
+        own = ("size", "head_size", "heads", "beta", "dropout")
+        return BagModel(method, normalise=self.normalise, **{name: point[name] for name in own})

@@ -1,0 +1,165 @@
+"""The training runs behind Table 2, shared among processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import hopfy
+from hopfy.paper._base import Store
+from hopfy.paper._shared_grid import Point, SharedGrid
+from hopfy.paper.mil._benchmarks import train_on_benchmark
+from hopfy.paper.mil._digits import DigitTask, train_on_digits
+from hopfy.paper.mil._grid import Grid
+
+if TYPE_CHECKING:
+    from hopfy.paper.mil import MILConfig
+
+__all__ = ["Cell", "Work"]
+
+
+class Cell(NamedTuple):
+    """A task and a method: one number of the table. The task is ``"K=3"`` or an animal."""
+
+    task: str
+    method: str
+
+
+class _UnfinishedError(RuntimeError):
+    """A cell has not been run yet."""
+
+
+class Work:
+    """All runs of a configuration, each a point of a `SharedGrid`.
+
+    On the first seed a cell's points are those of its hyperparameter grid; the best of them, by
+    its validation score, is run on the other seeds.
+    """
+
+    def __init__(self, config: MILConfig, checksum: str, store: Store) -> None:
+        self._config, self._checksum, self._store = config, checksum, store
+        self._computing = True
+        tasks = [f"K={least}" for least in config.least]
+        # K = 1 tells least, so the animals, which are fast, come before it.
+        tasks = [task for task in tasks if task != "K=1"] + list(config.animals)
+        tasks += ["K=1"] if 1 in config.least else []
+        self.cells = [Cell(task, method) for task in tasks for method in config.methods]
+
+    def start(self, cell: Cell, run: int) -> None:
+        """Compute what nobody has taken yet of a cell's ``run``-th seed."""
+        points, name = self._points(cell, run), _part(cell, run)
+        if points and not self._store.path(name).is_file():
+            self._grid(cell, points).work(lambda point: self._compute(cell, point), wait=False)
+
+    def finish(self, cell: Cell, run: int) -> list[dict[str, Any]]:
+        """All results of a cell's ``run``-th seed, if need be after waiting for other processes."""
+        points = self._points(cell, run)
+
+        def results() -> Any:
+            grid = self._grid(cell, points)
+            if self._computing:
+                grid.work(lambda point: self._compute(cell, point))
+            found = grid.results()
+            if found is None:
+                raise _UnfinishedError
+            return found
+
+        return self._store.part(_part(cell, run), results) if points else []
+
+    def results(self, *, so_far: bool = False) -> list[dict[str, Any]]:
+        """What the table says; ``so_far`` leaves out what has not been computed yet."""
+        self._computing = not so_far
+        found = []
+        for cell in self.cells:
+            with suppress(_UnfinishedError):
+                found.append(self._result(cell))
+        return found
+
+    def _result(self, cell: Cell) -> dict[str, Any]:
+        """Scores of a cell in percent, one for each seed."""
+        best = self._best(cell)
+        runs = [self._best_result(cell)]
+        with suppress(_UnfinishedError):
+            for run in range(1, self._config.seeds):
+                runs += self.finish(cell, run)
+        joined = {
+            name: [value for each in runs for value in each[name]]
+            for name in ("validation", "test", "epochs", "right")
+        }
+        tried = self.finish(cell, 0)
+        seconds = sum(each["seconds"] for each in [*tried, *runs[1:]])
+        return {
+            **cell._asdict(),
+            **joined,
+            "settings": best,
+            "tried": len(tried),
+            "seconds": seconds,
+        }
+
+    def _points(self, cell: Cell, run: int) -> list[dict[str, Any]]:
+        """Settings and seeds of the training runs that belong together."""
+        first = self._config.seed
+        if run == 0:
+            return [{**each, "seeds": [first]} for each in self._space(cell).points(cell.method)]
+        if cell.task.startswith("K="):
+            return [{**self._best(cell), "seeds": [first + run]}]
+        # The animals' networks are trained in one stack, so all other seeds come at once.
+        others = list(range(first + 1, first + self._config.animal_seeds))
+        return [{**self._best(cell), "seeds": others}] if run == 1 and others else []
+
+    def _best(self, cell: Cell) -> dict[str, Any]:
+        tried = self.finish(cell, 0)
+        scores = [fmean(each["validation"]) for each in tried]
+        return self._space(cell).points(cell.method)[scores.index(max(scores))]
+
+    def _best_result(self, cell: Cell) -> dict[str, Any]:
+        return max(self.finish(cell, 0), key=lambda each: fmean(each["validation"]))
+
+    def _space(self, cell: Cell) -> Grid:
+        return self._config.digits if cell.task.startswith("K=") else self._config.benchmarks
+
+    def _grid(self, cell: Cell, points: list[dict[str, Any]]) -> SharedGrid:
+        journal = self._store.folder.parent / "search.journal"
+        return SharedGrid(journal, self._name(cell, points), points)
+
+    def _name(self, cell: Cell, points: list[dict[str, Any]]) -> str:
+        """It says all that the results depend on, and nothing else: the number of seeds may be
+        changed later without losing what was computed. What is off is left out, so that a new
+        switch does not lose it either."""
+        config = self._config
+        size: list[Any] = [config.source, config.bags, config.held_out, config.folds]
+        if config.standardise and not cell.task.startswith("K="):
+            size.append("standardised")
+        space = asdict(self._space(cell))
+        space = {name: each for name, each in space.items() if each is not False}
+        what = [cell, points, size, space, self._checksum, hopfy.__version__]
+        digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+        return f"{cell.task} {cell.method} seeds {points[0]['seeds']} {digest}"
+
+    def _compute(self, cell: Cell, point: Point) -> dict[str, Any]:
+        config, space = self._config, self._space(cell)
+        begun = time.perf_counter()
+        model, training = space.model(cell.method, point), space.training(point)
+        if cell.task.startswith("K="):
+            least = int(cell.task.removeprefix("K="))
+            task = DigitTask(config.source, least, config.bags, config.held_out, point["seeds"][0])
+            found = train_on_digits(task, model, training)
+        else:
+            found = train_on_benchmark(
+                cell.task,
+                point["seeds"],
+                config.folds,
+                model,
+                training,
+                standardise=config.standardise,
+            )
+        return {**found, "seconds": time.perf_counter() - begun}
+
+
+def _part(cell: Cell, run: int) -> str:
+    return f"{cell.task} {cell.method} run {run}"

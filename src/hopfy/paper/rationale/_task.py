@@ -1,0 +1,58 @@
+"""What is trained on which texts, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["METHODS", "OTHERS", "OURS", "Task"]
+
+OURS = ("k-subsets", "sequential k-subsets")
+OTHERS = ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM")
+METHODS = (*OURS, *OTHERS)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set and the settings of all methods on it.
+
+    The defaults are the paper's (its text, and the settings of Guerreiro & Martins that it names).
+
+    Attributes:
+        data: the name of the texts; see `hopfy.paper.rationale._texts`.
+        share: of a text's words in its rationale.
+        temperature: 1 / beta while training.
+        transition: the score of two selected neighbours.
+        read_with: a transition at test time. Sequential k-subsets then has no network of its own: it
+            reads the scores of the one that was trained with k-subsets.
+        word_dropout: of the word vectors.
+        dropout: of the pooled vector.
+        hidden: features of the LSTM in each direction.
+        lr, weight_decay: the learning rate of Adam, and what it takes off the parameters.
+        epochs: at most.
+        patience: epochs without a better validation score before training stops.
+        training: how many of the training texts are used, drawn at random; 0 for all.
+        test: the same for the test texts.
+        longest: of a longer text only the last words are read; 0 for any length.
+        judged: test texts for sufficiency and comprehensiveness.
+        seeds: how many runs of every method.
+        methods: which; those of `METHODS` by default.
+    """
+
+    data: str
+    share: float
+    temperature: float = 0.05
+    transition: float = 0.001
+    read_with: float | None = None
+    word_dropout: float = 0.1
+    dropout: float = 0.5
+    hidden: int = 200
+    lr: float = 1e-4
+    weight_decay: float = 1e-4
+    epochs: int = 60
+    patience: int = 5
+    training: int = 0
+    test: int = 0
+    longest: int = 0
+    judged: int = 1_000
+    seeds: int = 5
+    methods: tuple[str, ...] = METHODS

@@ -1,0 +1,1 @@
+"""Independent judges, and the registry of maps that the laws run over."""

@@ -1,0 +1,172 @@
+"""``hopfy reproduce`` and ``hopfy data``: what a user sees when it works and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hopfy import paper
+from hopfy._commands import app
+from hopfy.paper import Config, Experiment, Figure, Row
+
+
+class Fake(Experiment[Config]):
+    """An experiment that gives a number, or trouble."""
+
+    name = "fake"
+    title = "A fake"
+    profiles = {"quick": Config(), "paper": Config()}  # noqa: RUF012
+
+    def __init__(self, ours: float = 2.0, trouble: BaseException | None = None) -> None:
+        self.ours, self.trouble = ours, trouble
+
+    def run(self, *_: Any) -> dict[str, Any]:
+        if self.trouble is not None:
+            raise self.trouble
+        return {"ours": self.ours}
+
+    def compare(self, results: Mapping[str, Any]) -> list[Row]:
+        return [Row("two", results["ours"], paper=2.0, tolerance=0.1), Row("free", 1.0)]
+
+    def draw(self, *_: Any) -> list[Figure]:
+        return []
+
+    def explain(self, *_: Any) -> str:
+        return "It explains itself."
+
+
+def hopfy(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Make ``fake`` the only experiment."""
+
+    def use(fake: Fake) -> None:
+        monkeypatch.setattr(paper, "names", lambda: ["fake"])
+        monkeypatch.setattr(paper, "load", lambda _: fake)
+
+    return use
+
+
+@pytest.fixture
+def nothing_here(monkeypatch, tmp_path):
+    """No data on this machine, and no network."""
+    import pooch
+
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setenv("HOPFY_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setattr("hopfy.paper.data._files.cache_folder", lambda: tmp_path / "no-cache")
+    monkeypatch.setattr(pooch, "retrieve", offline)
+
+
+def is_one_sentence(result: Result, *words: str) -> bool:
+    lines = result.stderr.strip().splitlines()
+    return (
+        result.exit_code != 0
+        and len(lines) == 1
+        and lines[0].endswith(".")
+        and all(word in lines[0] for word in words)
+    )
+
+
+def test_agreement_is_shown_and_recorded(tmp_path, use):
+    use(Fake())
+    result = hopfy("reproduce", "fake", "--out", tmp_path, "--seed", 3, "--profile", "paper")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert "1 of 1 comparisons agree" in result.stdout
+    assert "It explains itself." in result.stdout
+    assert "yes" in result.stdout
+    record = json.loads((tmp_path / "fake" / "results.json").read_text())
+    assert (record["seed"], record["profile"]) == (3, "paper")
+
+
+def test_a_page_shows_the_run(tmp_path, use):
+    use(Fake())
+    result = hopfy("reproduce", "fake", "--out", tmp_path)
+    page = tmp_path / "fake" / "index.html"
+    assert str(page) in result.output.replace("\n", "")
+    assert "It explains itself." in page.read_text()
+    assert "1 of 1 comparable ones agree" in page.read_text()
+
+
+def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
+    use(Fake(ours=2.2))
+    result = hopfy("reproduce", "all", "--out", tmp_path)
+    assert is_one_sentence(result, "fake", "further from the paper")
+    assert "NO" in result.stdout
+    assert "+0.20" in result.stdout
+    assert "0 of 1 comparisons agree" in result.stdout
+
+
+def test_wrong_names(tmp_path):
+    result = hopfy("reproduce", "table9", "--out", tmp_path)
+    assert is_one_sentence(result, "table1", "all", "got 'table9'")
+    result = hopfy("reproduce", "table1", "--profile", "fast", "--out", tmp_path)
+    assert is_one_sentence(result, "quick, paper", "got 'fast'")
+    assert is_one_sentence(hopfy("data", "fetch", "mnst"), "mnist", "got 'mnst'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, use):
+    use(Fake(trouble=AssertionError("nothing may run before the folder is known to be writable")))
+    (tmp_path / "file").write_text("in the way")
+    result = hopfy("reproduce", "fake", "--out", tmp_path / "file" / "below")
+    assert is_one_sentence(result, "cannot use", str(tmp_path / "file"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_cannot_be_written(tmp_path, use):
+    use(Fake())
+    tmp_path.chmod(0o500)
+    assert is_one_sentence(hopfy("reproduce", "fake", "--out", tmp_path), "Permission denied")
+
+
+@pytest.mark.usefixtures("nothing_here")
+def test_missing_data(tmp_path):
+    result = hopfy("reproduce", "table1", "--profile", "paper", "--out", tmp_path)
+    assert is_one_sentence(result, "mnist is missing", "hopfy data fetch mnist", "HOPFY_DATA")
+    assert is_one_sentence(hopfy("data", "fetch", "mnist"), "mnist is missing")
+    listed = hopfy("data", "list")
+    assert listed.exit_code == 0
+    assert "not here" in listed.stdout
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path, use):
+    use(Fake(trouble=KeyboardInterrupt()))
+    result = hopfy("reproduce", "fake", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert is_one_sentence(result, "goes on from here")
+
+
+def test_quick_needs_no_data(tmp_path):
+    environment = {**os.environ, "HOPFY_DATA": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "hopfy.cli", "reproduce", "table1", "--out", str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "8 x 8 digits" in " ".join(result.stdout.split())
+    assert (Path(tmp_path) / "table1" / "sizes.png").is_file()
+
+
+def test_experiments_are_not_imported_with_hopfy():
+    check = (
+        "import sys, hopfy; "
+        "print([m for m in ('hopfy.paper', 'hopfy.paper.data', 'rich', 'typer', 'pooch') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

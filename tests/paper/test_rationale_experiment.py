@@ -1,0 +1,187 @@
+"""``hopfy reproduce rationale``: runs, resumes, compares and draws, with made texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hopfy import paper
+from hopfy.estimators._text import Text
+from hopfy.paper import rationale
+from hopfy.paper._base import Quiet, Store
+from hopfy.paper.data import Texts
+from hopfy.paper.rationale import RationaleConfig, _texts, _training, experiment
+from hopfy.paper.rationale._figures import window
+from hopfy.paper.rationale._task import METHODS, OURS, Task
+
+TINY = Task(
+    "planted", 0.15, 0.1, hidden=8, lr=1e-2, epochs=3, training=120, test=40, judged=10, seeds=1
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rationale")
+    small = RationaleConfig(tasks=(TINY,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rationale.Rationale, "profiles", {"quick": small, "paper": small})
+        return paper.reproduce(experiment, folder)
+
+
+def test_every_method_is_measured(run):
+    cells = run.results["cells"]["planted"]
+    assert list(cells) == list(METHODS)
+    for method, (cell,) in cells.items():
+        assert 0 <= cell["score"] <= 1
+        assert cell["texts"] == [120, 100, 40]
+        assert len(cell["history"]) == cell["epochs"] <= 3
+        assert ("overlap" in cell) is (method != "BiLSTM")
+
+
+def test_budgets_are_kept(run):
+    """Round 0.15 of 10 to 21 words is 2 or 3 of them."""
+    cells = run.results["cells"]["planted"]
+    for method in (*OURS, "SPECTRA", "softmax"):
+        assert 0.13 <= cells[method][0]["selected"] <= 0.2
+    assert run.results["cells"]["planted"]["softmax"][0]["fractional"] == 1.0
+
+
+def test_the_page_has_rows_pictures_and_a_sentence(run):
+    assert [figure.name for figure in run.figures] == ["scores", "highlights"]
+    for figure in run.figures:
+        assert (run.folder / f"{figure.name}.png").stat().st_size > 1000
+    names = [row.name for row in run.rows]
+    assert "Planted phrases, sequential k-subsets: F1" in names
+    assert "Planted phrases, k-subsets: words in a span" in names
+    assert len(names) == len(set(names))
+    assert "random words" in experiment.explain(run.results)
+    json.dumps(run.results)
+
+
+def test_a_part_depends_on_its_own_task_only(tmp_path, monkeypatch):
+    calls = []
+
+    def count(method: str, task: Task, seed: int) -> dict[str, object]:
+        calls.append((task.share, method, seed))
+        return {"score": 1.0}
+
+    monkeypatch.setattr(_training, "measure", count)
+    one, two = replace(TINY, methods=OURS), replace(TINY, share=0.3, methods=("BiLSTM",))
+
+    def go(*tasks: Task) -> Store:
+        store = Store(tmp_path, {"config": [str(task) for task in tasks], "hopfy": "1"})
+        experiment.run(RationaleConfig(tasks=tasks), store, Quiet())
+        return store
+
+    assert go(one).computed == 2
+    assert go(one, two).computed == 1
+    assert go(*(replace(task, seeds=2) for task in (two, one))).computed == 3
+    more = replace(one, methods=(*OURS, "softmax"))
+    assert go(more).computed == 1
+    assert len(calls) == 7
+    store = Store(tmp_path, {"hopfy": "1"})
+    whole = replace(more, methods=METHODS)
+    found = experiment.so_far(RationaleConfig(tasks=(whole, two)), store)["cells"]["planted"]
+    assert list(found) == [*OURS, "softmax", "BiLSTM"]
+    assert len(calls) == 7
+    with pytest.raises(ValueError, match="got none yet"):
+        experiment.so_far(RationaleConfig(tasks=(replace(TINY, share=0.5),)), store)
+
+
+def test_quick_falls_back_on_made_texts(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPFY_DATA", str(tmp_path))
+    monkeypatch.setattr("hopfy.paper.data._files.cache_folder", lambda: tmp_path)
+    assert [task.data for task in rationale._tasks(experiment.profiles["quick"])] == ["planted"]
+    assert [task.data for task in rationale._tasks(experiment.profiles["demo"])] == ["planted"]
+    assert len(rationale._tasks(experiment.profiles["paper"])) == 5
+
+
+def test_the_paper_profile_has_the_papers_settings():
+    tasks = {task.data: task for task in experiment.profiles["paper"].tasks}
+    assert {name: task.share for name, task in tasks.items() if name != "eraser_movies"} == {
+        "sst": 0.2, "ag_news": 0.2, "imdb": 0.1, "beer": 0.1,
+    }  # fmt: skip
+    assert tasks["sst"].temperature == 0.1
+    assert {tasks[name].temperature for name in ("ag_news", "imdb", "beer")} == {0.05}
+    assert {task.hidden for task in tasks.values()} == {200}
+    assert {task.lr for task in tasks.values()} == {1e-4}
+    assert {task.seeds for task in tasks.values()} == {5}
+    whole = {name: task.methods for name, task in tasks.items() if name != "eraser_movies"}
+    assert set(whole.values()) == {METHODS}
+
+
+def test_numbers_are_compared_with_the_papers():
+    cells = {"sst": {"k-subsets": [{"score": 0.79}, {"score": 0.81}]},
+             "beer": {"SPECTRA": [{"score": 0.02}], "BiLSTM": [{"score": 0.01}]}}  # fmt: skip
+    rows = {row.name: row for row in experiment.compare({"cells": cells})}
+    assert rows["SST, k-subsets: F1"].ours == pytest.approx(0.8)
+    assert rows["SST, k-subsets: F1"].paper == 0.81
+    assert rows["Beer, SPECTRA: mean squared error"].paper == 0.017
+    assert rows["Beer, BiLSTM: mean squared error"].paper is None
+
+
+def test_long_texts_keep_their_last_words_and_marks():
+    whole = _texts._Raw(
+        [Text(tuple("abcdef")), Text(("x",))], torch.tensor([0, 1]), [[(0, 1), (1, 4), (5, 6)], []]
+    )
+    cut = whole.last_words(4)
+    assert [text.tokens for text in cut.texts] == [tuple("cdef"), ("x",)]
+    assert cut.spans == [[(0, 2), (3, 4)], []]
+    assert whole.last_words(0) is whole
+
+
+def test_beer_has_one_test_set_for_all_seeds(monkeypatch):
+    made = Texts([[f"w{n}"] for n in range(50)], torch.arange(50) / 50)
+    monkeypatch.setattr("hopfy.paper.data.beer", lambda: made)
+    splits = [_texts._beer(seed) for seed in (0, 1)]
+    tests = [[text.tokens for text in split[2].texts] for split in splits]
+    assert tests[0] == tests[1] == [(f"w{n}",) for n in range(5)]
+    for split in splits:
+        words = [text.tokens[0] for part in split for text in part.texts]
+        assert sorted(words) == sorted(f"w{n}" for n in range(50))
+
+
+def test_a_regressor_is_trained_on_numbers(monkeypatch):
+    def numbers(seed: int):
+        return tuple(
+            replace(part, labels=0.2 + 0.6 * part.labels) for part in _texts._planted(seed)
+        )
+
+    monkeypatch.setitem(_texts._SOURCES, "planted", numbers)
+    _texts.load.cache_clear()
+    task = replace(TINY, training=400, epochs=8)
+    cell = _training.measure("k-subsets", task, 0)
+    _texts.load.cache_clear()
+    assert cell["score"] < 0.03  # the variance of the labels is 0.09
+    assert cell["comprehensiveness"] > cell["sufficiency"]
+
+
+def test_sequential_k_subsets_can_read_the_network_of_k_subsets():
+    task = replace(TINY, training=200, epochs=3, read_with=100.0)
+    cell = _training.measure("k-subsets", task, 0)
+    (other, read), *rest = cell.pop("also").items()
+    assert (other, rest) == ("sequential k-subsets", [])
+    assert read["history"] == cell["history"]  # one network
+    assert read["span"] > cell["span"]
+    assert read["selected"] == pytest.approx(cell["selected"], abs=0.02)
+    assert "also" not in _training.measure("k-subsets", replace(task, read_with=None), 0)
+
+
+def test_the_window_shows_what_people_marked():
+    example = {"tokens": ["w"] * 50, "human": [[3, 5], [30, 39]], "selected": []}
+    start = window(example, 12)
+    assert start <= 30
+    assert start + 12 >= 39
+    assert window({**example, "tokens": ["w"] * 5, "human": [[0, 1]]}, 12) == 0
+
+
+def test_texts_drawn_are_the_same_for_a_seed():
+    raw = _texts._planted(0)[0]
+    same = [raw.draw(10, 3).texts for _ in range(2)]
+    assert same[0] == same[1]
+    assert same[0] != raw.draw(10, 4).texts
+    assert np.array_equal(raw.draw(0, 3).labels, raw.labels)
