@@ -2,26 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+DEMO_READY := $(VENV)/.demo-ready
+DEV_READY := $(VENV)/.dev-ready
 
 # Real data sets, when they lie beside the checkout; tests that need them are skipped otherwise.
 export HOPFY_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .PHONY: demo test test-all lint bench clean clean-kernels setup
 
-setup: $(READY)
+setup: $(DEV_READY)
 
-$(READY): pyproject.toml constraints.txt
+# What `make demo` needs: the library, plots and estimators, and no judge, linter or bench package.
+$(DEMO_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	touch $(READY)
+	$(PIP) torch
+	$(PIP) --editable ".[demo]"
+	touch $@
 
-demo: $(READY)
+# What `make test` and `make bench` need on top of it.
+$(DEV_READY): $(DEMO_READY)
+	$(PIP) --editable ".[dev]"
+	touch $@
+
+demo: $(DEMO_READY)
 	$(BIN)/hopfy demo
 
-lint: $(READY)
+lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,7 +42,7 @@ test: lint
 test-all: lint
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2
 
-bench: $(READY)
+bench: $(DEV_READY)
 	$(BIN)/hopfy bench
 
 clean:

