@@ -70,7 +70,9 @@ def test_its_own_tests_pass(unpacked: Path) -> None:
 
 
 def test_the_demo_needs_no_judges_or_linters() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
 
     def packages(extra: str) -> set[str]:
         found = set()
