@@ -1,6 +1,7 @@
 """hopfy: sparse and structured Hopfield networks for PyTorch."""
 
 from hopfy import functional, nn, structures, theory
+from hopfy._runtime.backends import use_backend
 from hopfy._warnings import ConvergenceWarning
 from hopfy.losses import FenchelYoungLoss
 from hopfy.memory import AssociativeMemory, Recall
@@ -27,4 +28,5 @@ __all__ = [
     "omega_from",
     "structures",
     "theory",
+    "use_backend",
 ]

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy._runtime.dispatch import is_compiling, values_can_be_read
+
 __all__ = [
     "BETA",
     "ENTMAX_ALPHA",
@@ -32,6 +34,7 @@ __all__ = [
     "as_states",
     "as_weights",
     "check_parameter",
+    "constant",
     "finite_norms",
     "values_can_be_read",
 ]
@@ -168,15 +171,6 @@ def check_parameter(value: object, rule: Rule) -> None:
             raise ValueError(f"expected every {rule.name} {rule.expected}, got {first:g} in it.")
 
 
-def values_can_be_read(tensor: Tensor) -> bool:
-    """Reading a value back would stall a device, break a compiled graph or fail inside vmap."""
-    return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
-
-
 def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) -> Tensor:
     """Return a map's parameter (``alpha``, ``k``) as a tensor beside the rows.
 
@@ -186,7 +180,7 @@ def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) ->
     """
     check_parameter(value, rule)
     if not isinstance(value, Tensor):
-        return _constant(float(value))
+        return constant(float(value), scores)
     if not value.is_floating_point():
         value = value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
     if value.ndim == 0:
@@ -194,16 +188,19 @@ def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) ->
     return _beside_rows(value, scores, dim, rule.name)
 
 
-def _constant(value: float) -> Tensor:
-    """A 0-d tensor, shared by all calls with this number: nothing writes to it."""
-    if torch.compiler.is_compiling():
-        return torch.tensor(value, dtype=torch.float64)
+def constant(value: float, beside: Tensor) -> Tensor:
+    """A 0-d float64 tensor for use beside another one, whatever the default device is.
+
+    Calls with the same number share it: nothing writes to it.
+    """
+    if is_compiling() or type(beside) is not Tensor:  # a tracer wants a tensor of its own
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
     return _shared_constant(value)
 
 
 @lru_cache(maxsize=1024)
 def _shared_constant(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy._checks import as_dim, as_scores
+from hopfy._runtime.dispatch import values_can_be_read
 from hopfy.omega import Omega, omega_from
 
 __all__ = ["FenchelYoungLoss"]
@@ -85,7 +86,7 @@ def _one_hot(target: Tensor, scores: Tensor, dim: int) -> Tensor:
             f"{tuple(scores.shape)}, got {target.dtype} of shape {tuple(target.shape)}."
         )
     size = scores.shape[dim]
-    if target.device.type == "cpu" and not torch.compiler.is_compiling() and target.numel():
+    if values_can_be_read(target) and target.numel():
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= size:
             wrong = low if low < 0 else high

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from hopfy._checks import ENTMAX_ALPHA, as_parameter
+from hopfy._checks import ENTMAX_ALPHA, as_parameter, constant
 from hopfy._kernels import entmax as kernel
 from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
@@ -13,7 +12,6 @@ from hopfy.functional._rows import along_rows, checked
 __all__ = ["entmax", "sparsemax"]
 
 _apply = row_map("entmax", kernel.solve, kernel.vjp, kernel.slope)
-_TWO = torch.tensor(2.0, dtype=torch.float64)
 
 
 def entmax(
@@ -57,4 +55,4 @@ def sparsemax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> T
     tensor([0.7500, 0.2500, 0.0000])
     """
     dim = checked(scores, dim)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, _TWO))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, constant(2.0, rows)))

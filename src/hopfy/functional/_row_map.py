@@ -11,7 +11,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad as fw
+
+from hopfy._runtime.backends import chosen_backend, use_backend
+from hopfy._runtime.dispatch import (
+    forward_mode_is_active,
+    is_compiling,
+    records_gradients,
+    transforms_are_active,
+)
 
 __all__ = ["row_map"]
 
@@ -49,11 +56,11 @@ def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
     operator = _operator(name, solve, gradients)
 
     def apply(scores: Tensor, parameter: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             weights = operator(scores, parameter)
-        elif torch._C._are_functorch_transforms_active() or fw._current_level >= 0:
+        elif transforms_are_active() or forward_mode_is_active():
             weights = transformable.apply(scores, parameter)
-        elif torch.is_grad_enabled() and (scores.requires_grad or parameter.requires_grad):
+        elif records_gradients(scores, parameter):
             weights = eager.apply(scores, parameter)
         else:
             weights = solve(scores, parameter)
@@ -71,12 +78,14 @@ def _eager_function(name: str, solve: Solve, gradients: Gradients) -> Any:
         def forward(ctx: Any, scores: Tensor, parameter: Tensor) -> Tensor:
             weights = solve(scores.detach(), parameter.detach())
             ctx.save_for_backward(weights, parameter)
+            ctx.backend = chosen_backend()  # the backward pass may run on another thread
             return weights
 
         @staticmethod
         def backward(ctx: Any, cotangent: Tensor) -> Any:
             weights, parameter = ctx.saved_tensors
-            return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
+            with use_backend(ctx.backend):
+                return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
 
     Eager.__name__ = Eager.__qualname__ = name
     return Eager

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import Rule, as_mask, as_parameter, as_scores
 from hopfy._kernels import sequential as kernel
+from hopfy._runtime.dispatch import is_compiling, records_gradients, transforms_are_active
 
 __all__ = ["sequential_ksubsets"]
 
@@ -126,11 +127,11 @@ def _rows_of(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tenso
 
 
 def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _operator(unary, edges, budgets)  # type: ignore[no-any-return]
-    if torch._C._are_functorch_transforms_active():
+    if transforms_are_active():
         return _Transformable.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
-    if torch.is_grad_enabled() and (unary.requires_grad or edges.requires_grad):
+    if records_gradients(unary, edges):
         return _Eager.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
     return _solve(unary, edges, budgets).y.to(unary)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy._checks import values_can_be_read
+from hopfy._runtime.dispatch import values_can_be_read
 from hopfy.functional._rows import along_rows, checked
 
 __all__ = ["softmax"]

@@ -11,6 +11,7 @@ from torch import Tensor
 from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
 from hopfy._kernels import active_set, at_most_k, sequential
 from hopfy._kernels.active_set import ActiveSet
+from hopfy._runtime.dispatch import transforms_are_active
 from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._lp_sparsemap import JointSet, solve_graph
@@ -152,7 +153,7 @@ def sparsemap_solution(
     the duality gap is closed to the tolerance in every row.
     """
     _check_solver(structure, tol, max_iter, start)
-    if torch._C._are_functorch_transforms_active():
+    if transforms_are_active():
         raise ValueError(
             f"expected plain tensors for sparsemap over {type(structure).__name__}, got some inside "
             "a torch.func transform; it is batched over leading dimensions and differentiable by "

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hopfy._checks import values_can_be_read
 from hopfy._kernels import attention as kernel
 from hopfy._runtime.compilation import runs_compiled
+from hopfy._runtime.dispatch import forward_mode_is_active, values_can_be_read
 from hopfy.omega import Norm, Omega, Tsallis
 
 __all__ = ["retrieve_sparsely"]
@@ -56,7 +56,7 @@ def _can_run(queries: Tensor, memories: Tensor, values: Tensor, mask: Tensor | N
     same = queries.dtype == memories.dtype == values.dtype
     return (
         values_can_be_read(queries)
-        and torch.autograd.forward_ad._current_level < 0
+        and not forward_mode_is_active()
         and same
         and runs_compiled(queries)
         and queries.shape[:-2] == memories.shape[:-2] == values.shape[:-2]

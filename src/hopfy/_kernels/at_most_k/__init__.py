@@ -11,18 +11,13 @@ from torch import Tensor
 
 from hopfy._kernels import ksubsets
 
-__all__ = ["reference", "slope", "solve", "vjp"]
+__all__ = ["slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
     available = (scores > -torch.inf).sum(-1, keepdim=True)
     return _either(scores, k, ksubsets.solve(scores, torch.minimum(k, available.to(k.dtype))))
-
-
-def reference(scores: Tensor, k: Tensor) -> Tensor:
-    """The same in plain torch."""
-    return _either(scores, k, ksubsets.reference(scores, k))
 
 
 def _either(scores: Tensor, k: Tensor, tight: Tensor) -> Tensor:

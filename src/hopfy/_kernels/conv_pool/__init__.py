@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._runtime.dispatch import is_compiling
 from hopfy._runtime.threads import over_rows
 
 __all__ = ["conv_relu_pool", "reference"]
@@ -29,7 +30,7 @@ def conv_relu_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _can_be_compiled(images: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Single precision on a CPU, in shapes that fit; what does not fit is torch's to complain about."""
-    if torch.compiler.is_compiling() or images.ndim != 4 or images.shape[1] != weight.shape[1]:
+    if is_compiling() or images.ndim != 4 or images.shape[1] != weight.shape[1]:
         return False
     fits = all(
         side > kernel for side, kernel in zip(images.shape[2:], weight.shape[2:], strict=True)

@@ -11,95 +11,42 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy._checks import values_can_be_read
-from hopfy._kernels.row_calls import run_backward, run_forward
-from hopfy._kernels.threshold.reference import steps_for
-from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._kernels.ksubsets import reference
+from hopfy._kernels.ksubsets.reference import slope
+from hopfy._runtime.backends import kernels_for
+from hopfy._runtime.dispatch import records_gradients, values_can_be_read
 
-__all__ = ["reference", "slope", "solve", "vjp"]
+__all__ = ["slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
-    """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    loops = compiled("ksubsets.cpu") if runs_compiled(scores) else None
-    if loops is None:
-        _refuse(_first_short_row(scores, k))
-        return reference(scores, k)
-    weights, short_rows = run_forward(loops.ksubsets_forward, scores, k)
-    _refuse(max(short_rows))
+    """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1).
+
+    A row with fewer finite scores than k is refused where values can be read without waiting for a
+    device; elsewhere it takes all of them.
+    """
+    kernels = kernels_for("ksubsets", scores)
+    if kernels is reference:
+        _refuse_short_rows(scores, k)
+    weights: Tensor = kernels.solve(scores, k)
     return weights
 
 
-def _refuse(short_row: int) -> None:
-    """Say which row has fewer entries to select from than k asks for; -1 stands for none."""
-    if short_row >= 0:
-        raise ValueError(
-            f"expected k <= the number of unmasked entries of every row, but row {short_row} has "
-            "fewer (counting rows over all leading dimensions); lower k there or unmask entries."
-        )
-
-
-def _first_short_row(scores: Tensor, k: Tensor) -> int:
+def _refuse_short_rows(scores: Tensor, k: Tensor) -> None:
     if not values_can_be_read(scores):
-        return -1
+        return
     available = (scores > -torch.inf).sum(-1, keepdim=True)
     short = ((available > 0) & (available < k)).flatten().nonzero()
-    return int(short[-1]) if len(short) else -1
-
-
-def reference(scores: Tensor, k: Tensor) -> Tensor:
-    """The same in plain torch; a row with fewer than k finite scores takes all of them."""
-    kept = scores > -torch.inf
-    available = kept.sum(-1, keepdim=True)
-    spoiled = scores.isnan().any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True)
-    k = torch.minimum(k, available.to(k.dtype))
-    last = (torch.ceil(k).long() - 1).clamp(0, max(scores.shape[-1] - 1, 0))
-    pivot = scores.sort(-1, descending=True).values.gather(-1, last)
-    d = torch.where(kept & ~spoiled, scores - pivot, -torch.inf)
-    low = -torch.ones_like(pivot)
-    high = torch.zeros_like(pivot)
-    for _ in range(steps_for(scores.dtype)):
-        middle = (low + high) / 2
-        above = _precise_sum((d - middle).clamp(0, 1)) >= k
-        low = torch.where(above, middle, low)
-        high = torch.where(above, high, middle)
-    tau = _exact_threshold(d, low, k)
-    weights = torch.where(kept & (k > 0), (d - tau).clamp(0, 1), 0.0)
-    return torch.where(spoiled, torch.nan, weights)
-
-
-def _exact_threshold(d: Tensor, tau: Tensor, k: Tensor) -> Tensor:
-    """Solve the linear piece that ``tau`` lies on; where it is flat, ``tau`` already is exact."""
-    ones = (d - tau) >= 1
-    between = (d > tau) & ~ones
-    count = between.sum(-1, keepdim=True)
-    total = _precise_sum(torch.where(between, d, 0.0)) + ones.sum(-1, keepdim=True) - k
-    return torch.where(count > 0, total / count.clamp_min(1), tau).to(d.dtype)
-
-
-def _precise_sum(rows: Tensor) -> Tensor:
-    """Sums in float64 where the device has it: many entries near 1 leave few digits for k."""
-    return rows.sum(-1, keepdim=True, dtype=None if rows.device.type == "mps" else torch.float64)
+    if len(short):
+        raise reference.short_row(int(short[-1]))
 
 
 def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
     r"""Gradient with respect to the scores.
 
     Between 0 and 1 the map is :math:`\theta - \tau` with one shared :math:`\tau`, so the Jacobian
-    centres the cotangent over those entries; elsewhere it is zero.
+    centers the cotangent over those entries; elsewhere it is zero.
     """
-    loops = (
-        compiled("ksubsets.cpu") if runs_compiled(weights) and not torch.is_grad_enabled() else None
-    )
-    if loops is not None:
-        return run_backward(loops.ksubsets_backward, weights, k, cotangent)
-    between = (weights > 0) & (weights < 1)
-    mean = (slope(weights, k) * cotangent).sum(-1, keepdim=True)
-    return torch.where(weights.isnan(), torch.nan, torch.where(between, cotangent - mean, 0.0))
-
-
-def slope(weights: Tensor, k: Tensor) -> Tensor:
-    r""":math:`\partial y / \partial k`: one more unit is shared by the entries between 0 and 1."""
-    between = (weights > 0) & (weights < 1)
-    share = 1 / between.sum(-1, keepdim=True).clamp_min(1).to(weights.dtype)
-    return torch.where(between, share, 0.0)
+    kernels = kernels_for("ksubsets", weights, records_gradients(weights, k, cotangent))
+    gradient: Tensor = kernels.vjp(weights, k, cotangent)
+    return gradient

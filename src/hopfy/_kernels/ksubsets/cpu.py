@@ -7,16 +7,31 @@ import math
 
 import numpy as np
 
+from hopfy._kernels.ksubsets.reference import short_row
+from hopfy._kernels.row_calls import run_backward, run_forward
 from hopfy._kernels.row_tools import LANES, PADDING, collect, pad, row_tops, support
 from hopfy._runtime.compilation import jit
 
-__all__ = ["ksubsets_backward", "ksubsets_forward"]
+__all__ = ["solve", "vjp"]
 
 _STEPS = 200  # the root search needs about five
 
 
+def solve(scores, k):
+    """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
+    weights, short_rows = run_forward(_forward, scores, k)
+    if max(short_rows) >= 0:
+        raise short_row(max(short_rows))
+    return weights
+
+
+def vjp(weights, k, cotangent):
+    """Gradient with respect to the scores."""
+    return run_backward(_backward, weights, k, cotangent)
+
+
 @jit
-def ksubsets_forward(start, stop, scores, bits, k, weights):
+def _forward(start, stop, scores, bits, k, weights):
     """Rows [start, stop); ``k`` has one entry, or one per row.
 
     A row with fewer than k finite scores takes all of them; the last such row is returned, or -1.
@@ -134,7 +149,7 @@ def _threshold(d, padded, k, low, high):
 
 
 @jit
-def ksubsets_backward(start, stop, weights, cotangent, k, gradient):
+def _backward(start, stop, weights, cotangent, k, gradient):
     """Rows [start, stop): the cotangent, centred over the entries strictly between 0 and 1."""
     index = np.empty(weights.shape[1], np.int64)
     for r in range(start, stop):

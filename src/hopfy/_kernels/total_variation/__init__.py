@@ -6,42 +6,18 @@ stays at -inf.
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._kernels.row_calls import run_forward
-from hopfy._kernels.total_variation.row import denoise
-from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._runtime.backends import kernels_for
 
-__all__ = ["reference", "slope", "solve", "vjp"]
+__all__ = ["slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, strength: Tensor) -> Tensor:
     """Smoothed scores (..., N); ``strength`` is 0-d or (..., 1)."""
-    loops = compiled("total_variation.cpu") if runs_compiled(scores) else None
-    if loops is None:
-        return reference(scores, strength)
-    return run_forward(loops.total_variation_forward, scores, strength)[0]
-
-
-def reference(scores: Tensor, strength: Tensor) -> Tensor:
-    """The same, row after row and segment after segment, in plain Python."""
-    size = scores.shape[-1]
-    rows = scores.detach().to("cpu", torch.float64).reshape(-1, size).numpy()
-    strengths = strength.detach().cpu().double().expand(*scores.shape[:-1], 1).reshape(-1).tolist()
-    answer = np.full_like(rows, -math.inf)
-    for row, own, smooth in zip(rows, strengths, answer, strict=True):
-        if np.isnan(row).any() or (row == math.inf).any():
-            smooth[:] = math.nan
-            continue
-        there = np.flatnonzero(row > -math.inf)
-        for run in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
-            if len(run):
-                denoise(row[run[0] : run[-1] + 1], own, smooth[run[0] : run[-1] + 1])
-    return torch.from_numpy(answer).reshape(scores.shape).to(scores)
+    smooth: Tensor = kernels_for("total_variation", scores).solve(scores, strength)
+    return smooth
 
 
 def vjp(smooth: Tensor, strength: Tensor, cotangent: Tensor) -> Tensor:
@@ -54,7 +30,7 @@ def vjp(smooth: Tensor, strength: Tensor, cotangent: Tensor) -> Tensor:
 
 
 def slope(smooth: Tensor, strength: Tensor) -> Tensor:
-    r""":math:`\partial y / \partial \lambda`: each end of a segment moves towards its neighbour."""
+    r""":math:`\partial y / \partial \lambda`: each end of a segment moves towards its neighbor."""
     places, counts = _segments(smooth)
     there = smooth > -torch.inf
     step = torch.sign(smooth[..., 1:] - smooth[..., :-1])

@@ -1,0 +1,62 @@
+"""The state of torch's dispatcher: who traces, transforms or records at this moment.
+
+Every question about it is asked here, so that a change inside torch is one change here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+__all__ = [
+    "forward_mode_is_active",
+    "has_plain_memory",
+    "is_compiling",
+    "records_gradients",
+    "transforms_are_active",
+    "values_can_be_read",
+]
+
+
+def is_compiling() -> bool:
+    """Whether `torch.compile` or `torch.export` traces the code that runs now."""
+    return torch.compiler.is_compiling()
+
+
+def transforms_are_active() -> bool:
+    """Whether a transform of `torch.func` (vmap, grad, jvp ...) is around the code that runs now."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def forward_mode_is_active() -> bool:
+    """Whether tangents of forward-mode differentiation are carried along."""
+    return forward_ad._current_level >= 0
+
+
+def records_gradients(*tensors: Tensor) -> bool:
+    """Whether autograd records what is computed from these tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a kernel may read the tensor's memory: it is no subclass's, tracer's or vmap's."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether reading a value neither stalls a device, nor breaks a graph, nor fails inside vmap."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and not _is_fake(tensor)
+    )
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    """Whether the tensor has a shape but no values (`torch._subclasses.FakeTensor`)."""
+    return type(tensor) is not Tensor and hasattr(tensor, "fake_mode")
