@@ -28,12 +28,12 @@ from hopfy.estimators._bag_network import (
 from hopfy.estimators._bags import Bags, pack
 from hopfy.estimators._training import (
     ClassLoss,
+    ExponentialDecay,
     Labelled,
+    ReduceOnPlateau,
     Training,
-    exponential_decay,
     hold_out,
     outputs_of,
-    reduce_on_plateau,
     seeded,
     train,
 )
@@ -221,7 +221,11 @@ def test_training_minimises_the_loss_and_repeats_itself():
         with seeded(3):
             module = nn.Linear(3, 1)
             settings = Training(
-                40, batch_size=8, lr=0.1, weight_decay=0.0, schedule=exponential_decay(0.95)
+                max_epochs=40,
+                batch_size=8,
+                lr=0.1,
+                weight_decay=0.0,
+                schedule=ExponentialDecay(0.95),
             )
             history = train(module, nn.MSELoss(), Labelled(samples, targets), settings)
         assert torch.equal(before, torch.random.get_rng_state())
@@ -229,7 +233,7 @@ def test_training_minimises_the_loss_and_repeats_itself():
     assert len(history) == 40
     assert history[-1]["train_loss"] < 1e-3
     assert torch.equal(*found)
-    torch.testing.assert_close(outputs_of(module, samples, settings), targets, rtol=0, atol=0.1)
+    torch.testing.assert_close(outputs_of(module, samples), targets, rtol=0, atol=0.1)
 
 
 class Scripted:
@@ -263,7 +267,7 @@ def test_early_stopping_brings_back_the_best_epoch(scores, epochs, best):
         module,
         nn.MSELoss(),
         Labelled(samples, targets, training),
-        Training(7, patience=2),
+        Training(max_epochs=7, patience=2),
         validation=Labelled(samples, targets, validation),
         score=script,
     )
@@ -276,7 +280,9 @@ def test_the_validation_loss_decides_by_default():
     samples, targets = line()
     rows = np.arange(60)
     module = nn.Linear(3, 1)
-    settings = Training(200, lr=0.5, patience=3, clip=None, schedule=reduce_on_plateau(0.9, 1))
+    settings = Training(
+        max_epochs=200, lr=0.5, patience=3, clip=None, schedule=ReduceOnPlateau(0.9, 1)
+    )
     history = train(
         module,
         nn.MSELoss(),
@@ -287,7 +293,7 @@ def test_the_validation_loss_decides_by_default():
     losses = [epoch["valid_loss"] for epoch in history]
     best = int(np.argmin(losses))
     assert len(losses) == best + 1 + 3
-    found = nn.functional.mse_loss(outputs_of(module, samples, settings)[50:], targets[50:])
+    found = nn.functional.mse_loss(outputs_of(module, samples)[50:], targets[50:])
     assert found.item() == pytest.approx(losses[best])
 
 
@@ -296,7 +302,12 @@ def test_a_diverging_loss_is_an_error():
     with pytest.raises(
         ValueError, match=r"training loss to stay finite, got .* lower the learning"
     ):
-        train(nn.Linear(3, 1), nn.MSELoss(), Labelled(samples, targets * torch.nan), Training(2))
+        train(
+            nn.Linear(3, 1),
+            nn.MSELoss(),
+            Labelled(samples, targets * torch.nan),
+            Training(max_epochs=2),
+        )
 
 
 def test_an_interruption_is_not_swallowed():
@@ -307,7 +318,7 @@ def test_an_interruption_is_not_swallowed():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(Interrupted(3, 1), nn.MSELoss(), Labelled(samples, targets), Training(2))
+        train(Interrupted(3, 1), nn.MSELoss(), Labelled(samples, targets), Training(max_epochs=2))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +333,7 @@ def test_an_interruption_is_not_swallowed():
 )
 def test_bad_training_settings_are_one_sentence(options, message):
     with pytest.raises(ValueError, match=message):
-        Training(**options)
+        Training(**options).resolved()
 
 
 def test_class_loss_is_cross_entropy_with_the_weights_of_the_classes():

@@ -28,8 +28,13 @@ from hopfy._files.tensors import StoredFile, Streamed, write
 from hopfy.estimators import Bags, MILClassifier, OnInstances, _mil
 from hopfy.estimators._bags import pack
 
-SMALL = {"embedding_size": 16, "max_epochs": 3, "random_state": 0}
+SMALL = {"embedding_size": 16, "training__max_epochs": 3, "random_state": 0}
 OMEGAS = ["softmax", "sparsemax", "5-normmax", "2-subsets"]
+
+
+def mil(**parameters: object) -> MILClassifier:
+    """A classifier with these parameters, those of groups by their nested names."""
+    return MILClassifier().set_params(**parameters)
 
 
 def problem(count: int = 60, seed: int = 0, size: int = 4) -> tuple[list[np.ndarray], np.ndarray]:
@@ -44,7 +49,7 @@ def problem(count: int = 60, seed: int = 0, size: int = 4) -> tuple[list[np.ndar
 
 @pytest.fixture(scope="module")
 def fitted() -> MILClassifier:
-    return MILClassifier(**SMALL).fit(*problem())
+    return mil(**SMALL).fit(*problem())
 
 
 # ---------------------------------------------------------------------------------- laws
@@ -55,7 +60,7 @@ def fitted() -> MILClassifier:
 )
 def test_neither_order_nor_padding_nor_batching_changes_a_prediction(options):
     bags, labels = problem()
-    classifier = MILClassifier(**SMALL, **options).fit(bags, labels)
+    classifier = mil(**SMALL, **options).fit(bags, labels)
     expected = classifier.predict_proba(bags)
     weights = classifier.instance_weights(bags)
     generator = np.random.default_rng(1)
@@ -70,14 +75,14 @@ def test_neither_order_nor_padding_nor_batching_changes_a_prediction(options):
     np.testing.assert_allclose(alone, expected, atol=1e-6)
     padded = [*bags, np.zeros((50, 4))]
     np.testing.assert_allclose(classifier.predict_proba(padded)[:-1], expected, atol=1e-6)
-    ones = classifier.set_params(batch_size=1).predict_proba(bags)
+    ones = classifier.set_params(training__batch_size=1).predict_proba(bags)
     np.testing.assert_allclose(ones, expected, atol=1e-6)
 
 
 def test_a_bag_of_one_instance_is_decided_by_it():
     bags, labels = problem()
     for name in OMEGAS:
-        classifier = MILClassifier(**SMALL, omega=name).fit(bags, labels)
+        classifier = mil(**SMALL, omega=name).fit(bags, labels)
         assert classifier.predict_proba([bags[0][:1]]).shape == (1, 2)
         np.testing.assert_allclose(classifier.instance_weights([bags[0][:1]])[0], [1.0], atol=1e-6)
         np.testing.assert_allclose(  # a vector is such a bag
@@ -88,7 +93,7 @@ def test_a_bag_of_one_instance_is_decided_by_it():
 def test_weights_sum_to_what_omega_selects():
     bags, labels = problem()
     for name, total in (("sparsemax", 1), ("3-subsets", 3)):
-        weights = MILClassifier(**SMALL, omega=name).fit(bags, labels).instance_weights(bags)
+        weights = mil(**SMALL, omega=name).fit(bags, labels).instance_weights(bags)
         for bag, own in zip(bags, weights, strict=True):
             assert own.shape == (len(bag),)
             assert own.sum() == pytest.approx(min(total, len(bag)), abs=1e-5)
@@ -135,16 +140,17 @@ def test_bad_labels_are_one_sentence(labels, message):
         ({"omega": "median"}, "expected a name such as"),
         ({"heads": 0}, "heads to be an integer of at least 1"),
         ({"bag_dropout": 1.0}, "dropout in"),
-        ({"lr_decay": 0.0}, "lr_decay above 0"),
-        ({"validation_share": 1.0}, "validation share in"),
-        ({"max_epochs": 0}, "max_epochs to be an integer"),
-        ({"lr": -1.0}, "lr to be a finite number above 0"),
+        ({"training__schedule": 0.9}, "schedule to be ExponentialDecay"),
+        ({"training": 0.1}, "training to be hopfy.estimators.Training or None"),
+        ({"training__validation_share": 1.0}, "validation share in"),
+        ({"training__max_epochs": 0}, "max_epochs to be an integer"),
+        ({"training__lr": -1.0}, "lr to be a finite number above 0"),
         ({"class_weight": "heavy"}, "class_weight"),
     ],
 )
 def test_bad_parameters_are_one_sentence(options, message):
-    with pytest.raises(ValueError, match=message):
-        MILClassifier(**options).fit(*problem())
+    with pytest.raises((TypeError, ValueError), match=message):
+        mil(**options).fit(*problem())
 
 
 def test_prediction_wants_the_instances_of_the_fit(fitted):
@@ -163,16 +169,16 @@ def test_a_seed_decides_everything_and_disturbs_nothing():
     bags, labels = problem()
     options = {**SMALL, "bag_dropout": 0.5}
     before = torch.random.get_rng_state()
-    first, second = (MILClassifier(**options).fit(bags, labels) for _ in range(2))
+    first, second = (mil(**options).fit(bags, labels) for _ in range(2))
     assert torch.equal(before, torch.random.get_rng_state())
     assert np.array_equal(first.predict_proba(bags), second.predict_proba(bags))
-    other = MILClassifier(**{**options, "random_state": 1}).fit(bags, labels)
+    other = mil(**{**options, "random_state": 1}).fit(bags, labels)
     assert not np.array_equal(first.predict_proba(bags), other.predict_proba(bags))
 
 
 def test_the_held_out_share_stops_the_training_and_the_best_epoch_comes_back():
     bags, labels = problem(80)
-    classifier = MILClassifier(embedding_size=16, lr=0.01, patience=2, random_state=3)
+    classifier = mil(embedding_size=16, training__lr=0.01, training__patience=2, random_state=3)
     classifier.fit(bags, labels)
     losses = [epoch["valid_loss"] for epoch in classifier.history_]
     best = int(np.argmin(losses))
@@ -186,7 +192,9 @@ def test_the_held_out_share_stops_the_training_and_the_best_epoch_comes_back():
 
 
 def test_without_a_share_every_epoch_is_run():
-    classifier = MILClassifier(**{**SMALL, "max_epochs": 4}, validation_share=0.0, patience=1)
+    classifier = mil(
+        **{**SMALL, "training__max_epochs": 4}, training__validation_share=0.0, training__patience=1
+    )
     classifier.fit(*problem())
     assert classifier.n_iter_ == 4
     assert "valid_loss" not in classifier.history_[0]
@@ -198,8 +206,13 @@ def test_balanced_classes_count_the_same():
     labels = (np.arange(100) % 10 == 0).astype(int)  # nothing to learn but the shares
     shares = {}
     for weight in (None, "balanced", {0: 1.0, 1: 81.0}):
-        options = {**SMALL, "max_epochs": 30, "validation_share": 0.0, "class_weight": weight}
-        classifier = MILClassifier(**options).fit(bags, labels)
+        options = {
+            **SMALL,
+            "training__max_epochs": 30,
+            "training__validation_share": 0.0,
+            "class_weight": weight,
+        }
+        classifier = mil(**options).fit(bags, labels)
         shares[str(weight)] = classifier.predict_proba(bags)[:, 1].mean()
     assert shares["None"] == pytest.approx(0.1, abs=0.07)
     assert shares["balanced"] == pytest.approx(0.5, abs=0.12)
@@ -211,7 +224,7 @@ def test_more_than_two_classes_and_labels_of_any_kind():
     labels = np.array(["ant", "bee", "cat"])[np.arange(90) % 3]
     for bag, label in zip(bags, labels, strict=True):
         bag[0, 1:3] += 6 * np.array([label == "ant", label == "bee"])
-    classifier = MILClassifier(**{**SMALL, "max_epochs": 60}, lr=5e-3).fit(bags, labels)
+    classifier = mil(**{**SMALL, "training__max_epochs": 60}, training__lr=5e-3).fit(bags, labels)
     assert classifier.classes_.tolist() == ["ant", "bee", "cat"]
     chance = classifier.predict_proba(bags)
     assert chance.shape == (90, 3)
@@ -224,7 +237,7 @@ def test_a_module_of_ones_own_is_used_and_left_alone():
     own = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh())
     before = {name: value.clone() for name, value in own.state_dict().items()}
     alpha = hopfy.nn.LearnableAlpha(heads=4)
-    classifier = MILClassifier(**{**SMALL, "embedding": own, "omega": alpha}).fit(bags, labels)
+    classifier = mil(**{**SMALL, "embedding": own, "omega": alpha}).fit(bags, labels)
     assert all(torch.equal(before[name], value) for name, value in own.state_dict().items())
     assert torch.equal(alpha.raw, torch.zeros(4))
     trained = classifier.network_
@@ -236,7 +249,7 @@ def test_a_module_of_ones_own_is_used_and_left_alone():
 @pytest.mark.parametrize("pooling", ["hopfield", "gated"])
 def test_bag_dropout_drops_weights_while_training_only(pooling):
     bags, labels = problem()
-    classifier = MILClassifier(**SMALL, bag_dropout=0.75, pooling=pooling).fit(bags, labels)
+    classifier = mil(**SMALL, bag_dropout=0.75, pooling=pooling).fit(bags, labels)
     network, batch = classifier.network_, pack(bags).batch(range(60))
     with torch.no_grad():
         assert torch.equal(network(**batch), network(**batch))
@@ -252,9 +265,9 @@ def test_images_go_through_the_papers_network():
     generator = np.random.default_rng(0)
     bags = [generator.random((n, 16, 16)) for n in generator.integers(1, 4, size=12)]
     labels = np.arange(12) % 2
-    options = {**SMALL, "max_epochs": 1, "embedding": "cnn"}
-    plain = MILClassifier(**options).fit(bags, labels)
-    deep = MILClassifier(**options).fit([bag[:, None] for bag in bags], labels)
+    options = {**SMALL, "training__max_epochs": 1, "embedding": "cnn"}
+    plain = mil(**options).fit(bags, labels)
+    deep = mil(**options).fit([bag[:, None] for bag in bags], labels)
     assert plain.instance_shape_ == (16, 16)
     np.testing.assert_allclose(  # one channel may be written or not
         plain.predict_proba(bags), deep.predict_proba([bag[:, None] for bag in bags])
@@ -262,9 +275,9 @@ def test_images_go_through_the_papers_network():
 
 
 def test_the_progress_bar_counts_epochs(capsys):
-    MILClassifier(**SMALL, verbose=True).fit(*problem())
+    mil(**SMALL, verbose=True).fit(*problem())
     assert "3/3" in capsys.readouterr().err
-    MILClassifier(**SMALL).fit(*problem())
+    mil(**SMALL).fit(*problem())
     assert capsys.readouterr() == ("", "")
 
 
@@ -278,7 +291,7 @@ def test_one_array_and_ids_equal_a_list(fitted):
     order = np.random.default_rng(0).permutation(len(table))
     # Rows in any order: only the order in which bags are first seen follows it.
     seen = np.array(list(dict.fromkeys(ids[order])))
-    refit = MILClassifier(**SMALL).fit(table, labels, bag_ids=ids)
+    refit = mil(**SMALL).fit(table, labels, bag_ids=ids)
     assert np.array_equal(refit.predict_proba(bags), fitted.predict_proba(bags))
     np.testing.assert_allclose(
         fitted.predict_proba(table[order], bag_ids=ids[order]),
@@ -297,14 +310,22 @@ def test_one_array_and_ids_equal_a_list(fitted):
 
 # Nothing is exempt: a table counts as bags of one instance, which is what these checks see.
 @parametrize_with_checks(
-    [MILClassifier(embedding_size=16, max_epochs=8, lr=5e-3, validation_share=0.0, heads=1)]
+    [
+        mil(
+            embedding_size=16,
+            training__max_epochs=8,
+            training__lr=5e-3,
+            training__validation_share=0.0,
+            heads=1,
+        )
+    ]
 )
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
 def test_parameters_can_be_read_set_and_cloned():
-    classifier = MILClassifier(omega=hopfy.Norm(5.0), beta=2.0)
+    classifier = mil(omega=hopfy.Norm(5.0), beta=2.0)
     copy = clone(classifier)
     assert copy.get_params() == classifier.get_params()
     assert copy.set_params(omega="softmax").omega == "softmax"
@@ -312,12 +333,12 @@ def test_parameters_can_be_read_set_and_cloned():
 
 def test_a_grid_of_pipelines_over_bags():
     bags, labels = problem()
-    model = make_pipeline(OnInstances(StandardScaler()), MILClassifier(**SMALL, validation_share=0))
+    model = make_pipeline(OnInstances(StandardScaler()), mil(**SMALL, training__validation_share=0))
     grid = {"milclassifier__omega": ["softmax", "2-subsets"], "milclassifier__beta": [None, 1.0]}
     search = GridSearchCV(model, grid, cv=2, scoring="roc_auc").fit(bags, labels)
     assert len(search.cv_results_["params"]) == 4
     assert search.predict(bags).shape == (60,)
-    assert cross_val_score(MILClassifier(**SMALL), pack(bags), labels, cv=2).shape == (2,)
+    assert cross_val_score(mil(**SMALL), pack(bags), labels, cv=2).shape == (2,)
 
 
 def test_bags_by_id_can_be_searched_over(fitted):
@@ -325,21 +346,25 @@ def test_bags_by_id_can_be_searched_over(fitted):
     ids = np.repeat(np.arange(60), [len(bag) for bag in bags])
     packed = Bags.from_ids(np.concatenate(bags), ids)
     assert np.array_equal(fitted.predict(packed), fitted.predict(bags))
-    search = GridSearchCV(MILClassifier(**SMALL), {"heads": [1, 2]}, cv=2).fit(packed, labels)
+    search = GridSearchCV(mil(**SMALL), {"heads": [1, 2]}, cv=2).fit(packed, labels)
     assert search.best_params_["heads"] in (1, 2)
 
 
 def test_a_grid_of_numpys_numbers():
     options = {"heads": np.arange(1, 3)[1], "beta": np.float32(0.5), "embedding_size": np.int64(6)}
-    options |= {"head_size": np.int32(4), "max_epochs": np.int64(1), "batch_size": np.int64(8)}
-    network = MILClassifier(**options).fit(*problem()).network_
+    options |= {
+        "head_size": np.int32(4),
+        "training__max_epochs": np.int64(1),
+        "training__batch_size": np.int64(8),
+    }
+    network = mil(**options).fit(*problem()).network_
     assert network.pooling.hopfield.heads == 2
 
 
 def test_a_plain_pipeline_over_a_table_and_ids():
     bags, labels = problem()
     table, ids = np.concatenate(bags), np.repeat(np.arange(60), [len(bag) for bag in bags])
-    model = make_pipeline(StandardScaler(), MILClassifier(**SMALL))
+    model = make_pipeline(StandardScaler(), mil(**SMALL))
     model.fit(table, labels, milclassifier__bag_ids=ids)
     assert model.predict(table, bag_ids=ids).shape == (60,)
 
@@ -374,7 +399,7 @@ def test_a_fitted_classifier_can_be_pickled(fitted):
 )
 def test_a_classifier_comes_back_from_its_file(tmp_path, options):
     bags, labels = problem()
-    classifier = MILClassifier(**{**SMALL, **options}).fit(bags, labels.astype(bool))
+    classifier = mil(**{**SMALL, **options}).fit(bags, labels.astype(bool))
     classifier.save(tmp_path / "mil.safetensors")
     again = MILClassifier.load(tmp_path / "mil.safetensors")
     assert np.array_equal(again.predict_proba(bags), classifier.predict_proba(bags))
@@ -392,7 +417,7 @@ def test_modules_of_ones_own_are_given_again(tmp_path):
         "omega": hopfy.nn.LearnableAlpha(heads=4),
         "beta": hopfy.nn.LearnableBeta(heads=4),
     }
-    classifier = MILClassifier(**SMALL, **own).fit(bags, labels)
+    classifier = mil(**SMALL, **own).fit(bags, labels)
     classifier.save(path)
     again = MILClassifier.load(path, **own)
     assert np.array_equal(again.predict_proba(bags), classifier.predict_proba(bags))
@@ -402,13 +427,13 @@ def test_modules_of_ones_own_are_given_again(tmp_path):
         MILClassifier.load(path, embedding=own["embedding"], beta=own["beta"])
     with pytest.raises(ValueError, match=r"'embedding\.[\w.]+' is .* where the network"):
         MILClassifier.load(path, **{**own, "embedding": nn.Linear(4, 6)})
-    MILClassifier(**SMALL).fit(bags, labels).save(path)
+    mil(**SMALL).fit(bags, labels).save(path)
     with pytest.raises(ValueError, match="got 'embedding'; leave it out"):
         MILClassifier.load(path, embedding=nn.Linear(4, 6))
 
 
 def test_an_omega_that_no_file_can_describe_is_refused_when_saving(tmp_path):
-    classifier = MILClassifier(**SMALL, omega=hopfy.Tsallis(torch.tensor(1.5)))
+    classifier = mil(**SMALL, omega=hopfy.Tsallis(torch.tensor(1.5)))
     with pytest.raises(TypeError, match="an omega that a file can describe"):
         classifier.fit(*problem()).save(tmp_path / "mil.safetensors")
     assert not list(tmp_path.iterdir())
@@ -416,6 +441,10 @@ def test_an_omega_that_no_file_can_describe_is_refused_when_saving(tmp_path):
 
 def _parameter(**changes):
     return lambda settings: settings["parameters"].update(changes)
+
+
+def _training(**changes):
+    return lambda settings: settings["parameters"]["training"].update(changes)
 
 
 HOSTILE = {
@@ -429,7 +458,10 @@ HOSTILE = {
     "omega without k": _parameter(omega={"family": "subsets"}),
     "module as text": _parameter(embedding="os.path"),
     "list as embedding": _parameter(embedding=["mlp"]),
-    "rate that is text": _parameter(lr="1"),
+    "rate that is text": _training(lr="1"),
+    "unknown training": _training(command="rm"),
+    "code as schedule": _training(schedule={"class": "os.system"}),
+    "schedule with text": _training(schedule={"class": "ExponentialDecay", "factor": "1"}),
     "beta that is text": _parameter(beta="1"),
     "another pooling": _parameter(pooling="gated"),
     "huge instances": lambda settings: settings.update(instance_shape=[2**31, 2**31]),
@@ -492,7 +524,7 @@ def test_it_finds_the_nines_among_digits(k, omega):
     places = np.random.default_rng(0).permutation(len(digits))
     train, labels = digit_bags(places[:900], 400, k, seed=1)
     test, truth = digit_bags(places[900:], 200, k, seed=2)
-    classifier = MILClassifier(omega=omega, max_epochs=40, random_state=0)
+    classifier = mil(omega=omega, training__max_epochs=40, random_state=0)
     classifier.fit([images[bag] for bag in train], labels)
     assert classifier.score([images[bag] for bag in test], truth) >= 0.94
     positive = [bag for bag, label in zip(test, truth, strict=True) if label]

@@ -36,8 +36,18 @@ PLAIN = ["the", "a", "film", "story", "plot", "actor", "scene", "night", "music"
 PLAIN += ["and", "in", "it", "was", "this", "that", "we", "saw", "with", "some"]
 GOOD, BAD = ["great", "superb", "lovely"], ["dull", "awful", "boring"]
 METHODS = ["sequential k-subsets", "k-subsets"]
-QUICK = {"vectors": 16, "hidden": 32, "lr": 3e-3, "share": 0.1, "random_state": 0}
-TINY = {"vectors": 4, "hidden": 4, "max_epochs": 1, "random_state": 0}
+QUICK = {"vectors": 16, "hidden": 32, "training__lr": 3e-3, "share": 0.1, "random_state": 0}
+TINY = {"vectors": 4, "hidden": 4, "training__max_epochs": 1, "random_state": 0}
+
+
+def classifier(**parameters: object) -> RationaleClassifier:
+    """With these parameters, those of groups by their nested names."""
+    return RationaleClassifier().set_params(**parameters)
+
+
+def regressor(**parameters: object) -> RationaleRegressor:
+    """The same."""
+    return RationaleRegressor().set_params(**parameters)
 
 
 def reviews(count: int, seed: int) -> tuple[list[str], np.ndarray]:
@@ -57,12 +67,12 @@ NEW, NEW_LABELS = reviews(60, 1)
 
 @pytest.fixture(scope="module", params=METHODS)
 def fitted(request: pytest.FixtureRequest) -> RationaleClassifier:
-    return RationaleClassifier(method=request.param, **QUICK).fit(TEXTS, LABELS)
+    return classifier(method=request.param, **QUICK).fit(TEXTS, LABELS)
 
 
 @pytest.fixture(scope="module")
 def tiny() -> RationaleClassifier:
-    return RationaleClassifier(**TINY).fit(TEXTS[:20], LABELS[:20])
+    return classifier(**TINY).fit(TEXTS[:20], LABELS[:20])
 
 
 class TestLearning:
@@ -86,7 +96,7 @@ class TestLearning:
     def test_a_regressor_learns(self, bounds: tuple[float, float] | None) -> None:
         rng = np.random.default_rng(0)
         ratings = np.where(LABELS == "good", 8.0, 2.0) + rng.normal(0, 0.2, len(LABELS))
-        reg = RationaleRegressor(bounds=bounds, **QUICK).fit(TEXTS, ratings)
+        reg = regressor(bounds=bounds, **QUICK).fit(TEXTS, ratings)
         assert reg.score(NEW, np.where(NEW_LABELS == "good", 8.0, 2.0)) > 0.7
         assert reg.predict(NEW).shape == (60,)
         found = reg.rationale(NEW[:3])
@@ -94,7 +104,7 @@ class TestLearning:
         assert found[0].probability is None
 
     def test_bounded_predictions_stay_inside(self) -> None:
-        reg = RationaleRegressor(bounds=(0, 1), **{**QUICK, "lr": 0.1, "max_epochs": 4})
+        reg = regressor(bounds=(0, 1), **{**QUICK, "training__lr": 0.1, "training__max_epochs": 4})
         reg.fit(TEXTS[:40], np.arange(40) % 2)
         predicted = reg.predict(NEW)
         assert predicted.min() >= 0
@@ -103,7 +113,7 @@ class TestLearning:
     def test_the_same_seed_gives_the_same_fit_and_leaves_torch_alone(self) -> None:
         state = torch.get_rng_state()
         one, two, other = (
-            RationaleClassifier(**{**TINY, "random_state": seed}).fit(TEXTS[:40], LABELS[:40])
+            classifier(**{**TINY, "random_state": seed}).fit(TEXTS[:40], LABELS[:40])
             for seed in (3, 3, 4)
         )
         assert torch.equal(torch.get_rng_state(), state)
@@ -114,7 +124,7 @@ class TestLearning:
         rng = np.random.default_rng(0)
         words = ["unseen", *PLAIN, *GOOD, *BAD, "never"]
         vectors = WordVectors(words, rng.normal(size=(len(words), 6)))
-        clf = RationaleClassifier(**{**TINY, "vectors": vectors, "keep_words": 1})
+        clf = classifier(**{**TINY, "vectors": vectors, "words__keep_words": 1})
         clf.fit(TEXTS[:40], LABELS[:40])
         assert "unseen" in clf.vocabulary_
         assert "never" not in clf.vocabulary_
@@ -123,7 +133,7 @@ class TestLearning:
         assert not embedding.weight[:2].any()
 
     def test_early_stopping_on_texts_of_ones_own(self) -> None:
-        clf = RationaleClassifier(**{**QUICK, "max_epochs": 40, "patience": 2})
+        clf = classifier(**{**QUICK, "training__max_epochs": 40, "training__patience": 2})
         clf.fit(TEXTS, LABELS, validation=(NEW, NEW_LABELS))
         scores = [epoch["valid_score"] for epoch in clf.history_]
         assert clf.n_iter_ < 40
@@ -132,15 +142,15 @@ class TestLearning:
             clf.fit(TEXTS, LABELS, validation=(NEW[:1], ["fair"]))
 
     def test_class_weights_and_three_classes(self) -> None:
-        clf = RationaleClassifier(class_weight="balanced", **TINY)
+        clf = classifier(class_weight="balanced", **TINY)
         labels = np.arange(30) % 3
         assert clf.fit(TEXTS[:30], labels).predict_proba(NEW).shape == (60, 3)
         assert clf.set_params(class_weight={0: 1.0, 1: 2.0, 2: 1.0}).fit(TEXTS[:30], labels)
 
     def test_progress_is_shown_on_demand(self, capsys: pytest.CaptureFixture[str]) -> None:
-        RationaleClassifier(**TINY).fit(TEXTS[:20], LABELS[:20])
+        classifier(**TINY).fit(TEXTS[:20], LABELS[:20])
         assert capsys.readouterr().err == ""
-        RationaleClassifier(verbose=True, **TINY).fit(TEXTS[:20], LABELS[:20])
+        classifier(verbose=True, **TINY).fit(TEXTS[:20], LABELS[:20])
         assert "training" in capsys.readouterr().err
 
 
@@ -157,7 +167,9 @@ class TestSelection:
                 assert len(each.selected) == each.k
 
     def test_a_warm_temperature_reports_its_fractions(self) -> None:
-        clf = RationaleClassifier(**{**QUICK, "test_temperature": 10.0, "max_epochs": 1})
+        clf = classifier(
+            **{**QUICK, "selection__test_temperature": 10.0, "training__max_epochs": 1}
+        )
         found = clf.fit(TEXTS, LABELS).rationale(NEW)
         assert all(each.fractional > 1 for each in found)
         assert all(len(each.selected) > each.k for each in found)
@@ -187,13 +199,13 @@ class TestSelection:
 
     def test_training_with_ten_thousand_words(self) -> None:
         words = np.random.default_rng(0).choice(PLAIN, 10_000).tolist()
-        clf = RationaleClassifier(**TINY).fit([words, *TEXTS[:40]], ["bad", *LABELS[:40]])
+        clf = classifier(**TINY).fit([words, *TEXTS[:40]], ["bad", *LABELS[:40]])
         assert clf.rationale([words])[0].k == 2000
 
 
 class TestNothingToGoBy:
     def test_empty_and_unknown_texts_answer_with_the_prior(self) -> None:
-        clf = RationaleClassifier(**TINY).fit(TEXTS[:30], np.arange(30) % 3 == 0)
+        clf = classifier(**TINY).fit(TEXTS[:30], np.arange(30) % 3 == 0)
         with pytest.warns(NoKnownWordsWarning, match=r"3 of 4 texts .* \(number 0, 1, 3\)"):
             probabilities = clf.predict_proba(["", "zzz yyy", "a film", []])
         np.testing.assert_allclose(probabilities[[0, 1, 3]], [[2 / 3, 1 / 3]] * 3)
@@ -206,7 +218,7 @@ class TestNothingToGoBy:
         assert "zzz yyy" in found._repr_html_()
 
     def test_a_regressor_answers_with_the_mean(self) -> None:
-        reg = RationaleRegressor(**TINY).fit(TEXTS[:20], np.arange(20.0))
+        reg = regressor(**TINY).fit(TEXTS[:20], np.arange(20.0))
         with pytest.warns(NoKnownWordsWarning, match="the mean of the training targets"):
             assert reg.predict(["", "film"])[0] == 9.5
 
@@ -217,7 +229,7 @@ class TestNothingToGoBy:
 
     def test_training_leaves_them_out_with_a_warning(self) -> None:
         with pytest.warns(NoKnownWordsWarning, match="2 of 22 training texts"):
-            clf = RationaleClassifier(**TINY).fit([*TEXTS[:20], "", "zzz"], [*LABELS[:20], *"xx"])
+            clf = classifier(**TINY).fit([*TEXTS[:20], "", "zzz"], [*LABELS[:20], *"xx"])
         assert clf.classes_.tolist() == ["bad", "good", "x"]
         with pytest.raises(ValueError, match="expected at least one training text with a word"):
             clf.fit(["", "zzz"], [0, 1])
@@ -246,7 +258,7 @@ class TestBadInput:
     )
     def test_fit_says_what_is_wrong(self, texts: object, labels: object, sentence: str) -> None:
         with pytest.raises((TypeError, ValueError), match=sentence):
-            RationaleClassifier(**TINY).fit(texts, labels)
+            classifier(**TINY).fit(texts, labels)
 
     @pytest.mark.parametrize(
         ("parameter", "value"),
@@ -256,23 +268,23 @@ class TestBadInput:
             ("vectors", 0),
             ("vectors", True),
             ("vectors", "/no/such/file"),
-            ("min_count", 0),
-            ("keep_words", -1),
+            ("words__min_count", 0),
+            ("words__keep_words", -1),
             ("hidden", 0),
-            ("temperature", 0.0),
+            ("selection__temperature", 0.0),
             ("dropout", 1.0),
-            ("batch_size", 0),
-            ("max_epochs", 1.5),
-            ("lr", 0.0),
-            ("validation_share", 1.0),
+            ("training__batch_size", 0),
+            ("training__max_epochs", 1.5),
+            ("training__lr", 0.0),
+            ("training__validation_share", 1.0),
         ],
     )
     def test_a_wrong_parameter_is_one_sentence(self, parameter: str, value: object) -> None:
         with pytest.raises((TypeError, ValueError, FileNotFoundError), match="expected"):
-            RationaleClassifier(**{**TINY, parameter: value}).fit(TEXTS[:20], LABELS[:20])
+            classifier(**{**TINY, parameter: value}).fit(TEXTS[:20], LABELS[:20])
 
     def test_targets_of_a_regressor(self) -> None:
-        reg = RationaleRegressor(bounds=(0, 1), **TINY)
+        reg = regressor(bounds=(0, 1), **TINY)
         with pytest.raises(ValueError, match=r"expected y within the bounds \(0, 1\)"):
             reg.fit(["a b", "b a"], [0.5, 2.0])
         with pytest.raises(ValueError, match="expected y to be numbers"):
@@ -281,7 +293,7 @@ class TestBadInput:
             reg.set_params(bounds=(1, 0)).fit(["a b", "b a"], [0.5, 0.2])
 
     def test_a_failed_fit_leaves_no_half_of_a_model(self) -> None:
-        clf = RationaleClassifier(**TINY).fit(TEXTS[:20], LABELS[:20])
+        clf = classifier(**TINY).fit(TEXTS[:20], LABELS[:20])
         with pytest.raises(ValueError, match="expected method"):
             clf.set_params(method="guess").fit(["other words"] * 4, [0, 1] * 2)
         with pytest.raises(ValueError, match="not fitted"):
@@ -362,7 +374,7 @@ class TestHighlights:
         assert _Parsed(fragment).paragraphs == HOSTILE
 
     def test_hostile_class_names_and_methods_stay_text(self) -> None:
-        clf = RationaleClassifier(**TINY)
+        clf = classifier(**TINY)
         clf.fit(TEXTS[:20], np.where(LABELS[:20] == "good", "<i>good</i>", "<i>bad</i>"))
         assert "<i>" not in clf.explain_html(NEW[:4])
 
@@ -425,7 +437,7 @@ def _own(embedding, outputs, options):
 class TestFiles:
     @pytest.mark.parametrize("method", METHODS)
     def test_what_is_loaded_predicts_the_same(self, tmp_path, method: str) -> None:
-        clf = RationaleClassifier(method=method, learn_transition=True, **TINY)
+        clf = classifier(method=method, selection__learn_transition=True, **TINY)
         clf.fit(TEXTS[:20], LABELS[:20]).save(tmp_path / "model")
         same = RationaleClassifier.load(tmp_path / "model")
         np.testing.assert_array_equal(same.predict_proba(NEW), clf.predict_proba(NEW))
@@ -437,7 +449,7 @@ class TestFiles:
             np.testing.assert_array_equal(same.predict_proba([""])[0], clf.class_prior_)
 
     def test_a_regressor(self, tmp_path) -> None:
-        reg = RationaleRegressor(bounds=(0, 20), **TINY).fit(TEXTS[:20], np.arange(20))
+        reg = regressor(bounds=(0, 20), **TINY).fit(TEXTS[:20], np.arange(20))
         reg.save(tmp_path / "model")
         same = RationaleRegressor.load(tmp_path / "model")
         np.testing.assert_array_equal(same.predict(NEW), reg.predict(NEW))
@@ -448,7 +460,7 @@ class TestFiles:
     def test_vectors_of_ones_own_come_back_for_another_fit(self, tmp_path) -> None:
         words = [*PLAIN, *GOOD, *BAD]
         matrix = np.random.default_rng(0).normal(size=(len(words), 3)).astype(np.float32)
-        clf = RationaleClassifier(**{**TINY, "vectors": (words, matrix)})
+        clf = classifier(**{**TINY, "vectors": (words, matrix)})
         clf.fit(TEXTS[:20], LABELS[:20]).save(tmp_path / "model")
         same = RationaleClassifier.load(tmp_path / "model")
         np.testing.assert_array_equal(same.vectors.matrix[words.index("film")], matrix[2])
@@ -459,7 +471,7 @@ class TestFiles:
         assert not any("embedding" in name for name in trained)
 
     def test_a_method_of_ones_own_is_given_again(self, tmp_path) -> None:
-        clf = RationaleClassifier(method=_own, **TINY).fit(TEXTS[:20], LABELS[:20])
+        clf = classifier(method=_own, **TINY).fit(TEXTS[:20], LABELS[:20])
         clf.save(tmp_path / "model")
         with pytest.raises(ValueError, match=r"call load\(path, method=...\)"):
             RationaleClassifier.load(tmp_path / "model")
@@ -471,7 +483,7 @@ class TestFiles:
 
     def test_odd_words_survive(self, tmp_path) -> None:
         odd = ["new\nline", "\x00", "naïve", "😀", '"', "", " ", "\ud800"]
-        clf = RationaleClassifier(**{**TINY, "min_count": 1}).fit([odd, odd[::-1]] * 5, [0, 1] * 5)
+        clf = classifier(**{**TINY, "words__min_count": 1}).fit([odd, odd[::-1]] * 5, [0, 1] * 5)
         clf.save(tmp_path / "model")
         assert (
             RationaleClassifier.load(tmp_path / "model").vocabulary_.words == clf.vocabulary_.words
@@ -550,19 +562,19 @@ class TestScikitLearn:
         assert copy.get_params() == tiny.get_params()
         assert not hasattr(copy, "network_")
         assert copy.set_params(share=0.3).share == 0.3
-        assert repr(RationaleClassifier(share=0.3)) == "RationaleClassifier(share=0.3)"
+        assert repr(classifier(share=0.3)) == "RationaleClassifier(share=0.3)"
 
     def test_grid_search_inside_a_pipeline(self) -> None:
         steps = [
             ("clean", FunctionTransformer(lambda texts: [text.upper() for text in texts])),
-            ("rationale", RationaleClassifier(**TINY)),
+            ("rationale", classifier(**TINY)),
         ]
         search = GridSearchCV(Pipeline(steps), {"rationale__share": [0.1, 0.5]}, cv=2)
         search.fit(TEXTS[:24], LABELS[:24])
         assert search.best_params_["rationale__share"] in (0.1, 0.5)
         assert search.predict(NEW).shape == (60,)
         tokens = [text.split() for text in TEXTS[:24]]
-        scores = cross_val_score(RationaleRegressor(**TINY), tokens, np.arange(24), cv=2)
+        scores = cross_val_score(regressor(**TINY), tokens, np.arange(24), cv=2)
         assert np.isfinite(scores).all()
 
     def test_only_texts_are_wanted(self) -> None:
@@ -596,7 +608,7 @@ class TestOtherMethods:
         "method", ["SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM"]
     )
     def test_every_method_by_name_has_all_verbs(self, tmp_path, method: str) -> None:
-        clf = RationaleClassifier(method=method, **TINY).fit(TEXTS[:20], LABELS[:20])
+        clf = classifier(method=method, **TINY).fit(TEXTS[:20], LABELS[:20])
         clf.save(tmp_path / "model")
         same = RationaleClassifier.load(tmp_path / "model")
         np.testing.assert_array_equal(same.predict_proba(NEW), clf.predict_proba(NEW))
@@ -606,7 +618,7 @@ class TestOtherMethods:
             assert each.weights.max() <= 1 + 1e-6
 
     def test_a_module_of_ones_own_with_a_penalty(self) -> None:
-        clf = RationaleClassifier(method=lambda e, n, _: _Penalised(e, n), **TINY)
+        clf = classifier(method=lambda e, n, _: _Penalised(e, n), **TINY)
         clf.fit(TEXTS[:20], LABELS[:20])
         assert clf.network_.calls > 0
         found = clf.rationale(["a great film"])[0]
@@ -614,6 +626,4 @@ class TestOtherMethods:
 
     def test_anything_else_is_refused(self) -> None:
         with pytest.raises(TypeError, match="expected the method to make a RationaleModule"):
-            RationaleClassifier(method=lambda *_: torch.nn.Linear(1, 1), **TINY).fit(
-                TEXTS[:20], LABELS[:20]
-            )
+            classifier(method=lambda *_: torch.nn.Linear(1, 1), **TINY).fit(TEXTS[:20], LABELS[:20])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hopfy.estimators import RationaleClassifier, faithfulness
+from hopfy.estimators import RationaleClassifier, Training, faithfulness
 from hopfy.estimators._rationale_network import METHODS, RationaleOptions, build_network
 from hopfy.estimators._rationalizers import COMPARED, HardKumaNetwork
 
@@ -67,7 +67,12 @@ def test_methods_are_found_by_name():
 def test_estimators_take_every_method_and_can_be_judged(method):
     texts = ["a good film tonight", "what a bad film", "a good old story", "a bad plot again"] * 10
     model = RationaleClassifier(
-        method=method, share=0.25, vectors=8, hidden=8, lr=0.03, max_epochs=8, random_state=0
+        method=method,
+        share=0.25,
+        vectors=8,
+        hidden=8,
+        training=Training(lr=0.03, max_epochs=8),
+        random_state=0,
     ).fit(texts, [1, 0, 1, 0] * 10)
     assert model.score(texts, [1, 0, 1, 0] * 10) == 1.0
     found = faithfulness(model, texts)

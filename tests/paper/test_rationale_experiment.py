@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopfy import paper
-from hopfy.estimators._text import Text
+from hopfy.estimators import Text
 from hopfy.paper import rationale
 from hopfy.paper._base import Quiet, Store
 from hopfy.paper.data import Texts
@@ -125,7 +125,7 @@ def test_numbers_are_compared_with_the_papers():
 
 
 def test_long_texts_keep_their_last_words_and_marks():
-    whole = _texts._Raw(
+    whole = _texts.Part(
         [Text(tuple("abcdef")), Text(("x",))], torch.tensor([0, 1]), [[(0, 1), (1, 4), (5, 6)], []]
     )
     cut = whole.last_words(4)

@@ -16,8 +16,8 @@ from hopfy.bench._timing import best_times
 from hopfy.paper import data
 
 if TYPE_CHECKING:
-    from hopfy.estimators._bag_network import BagNetwork
-    from hopfy.estimators._bags import Bags
+    from hopfy.estimators import Bags
+    from hopfy.estimators.networks import BagNetwork
 
 __all__ = ["Row", "bench_mil"]
 
@@ -46,7 +46,7 @@ def bench_mil(progress: Callable[[str], None] = lambda _: None, rounds: int = 6)
 
     A step is all that training does: gradient, clipping and AdamW.
     """
-    from hopfy.estimators._bags import Bags
+    from hopfy.estimators import Bags
 
     lengths = torch.randint(10, 15, (_BAGS,), generator=torch.Generator().manual_seed(0))
     digits, kind = _digits(int(lengths.sum()))
@@ -71,7 +71,7 @@ def _digits(count: int) -> tuple[Tensor, str]:
 
 
 def _networks(omega: str) -> tuple[BagNetwork, BagNetwork]:
-    from hopfy.estimators._bag_network import BagNetwork, cnn, hopfield_pooling, mlp
+    from hopfy.estimators.networks import BagNetwork, cnn, hopfield_pooling, mlp
 
     torch.manual_seed(0)
     images = BagNetwork(
@@ -85,7 +85,7 @@ def _networks(omega: str) -> tuple[BagNetwork, BagNetwork]:
 
 def _with_torchs_layers(network: BagNetwork) -> BagNetwork:
     """The same network, with the same parameters, whose convolutions are torch's."""
-    from hopfy.estimators._bag_network import ConvReluPool
+    from hopfy.estimators.networks import ConvReluPool
 
     plain = copy.deepcopy(network)
     for name, layer in plain.embedding.named_children():

@@ -29,16 +29,15 @@ _SHARE, _TEMPERATURE, _TRANSITION = 0.2, 0.1, 0.001
 
 def bench_rationale(progress: Callable[[str], None]) -> list[Row]:
     """The paper's network on 6,920 sentences: a whole epoch, and the map's part of it."""
-    from hopfy.estimators._rationale_network import RationaleOptions, hopfield_network
-    from hopfy.estimators._rationalizers import softmax_network
+    from hopfy.estimators.networks import RationaleOptions, build_network
 
     torch.manual_seed(0)
     options = RationaleOptions(share=_SHARE, temperature=_TEMPERATURE, hidden=_HIDDEN)
     words = nn.Embedding(_WORDS, _SIZE)
     words.weight.requires_grad_(False)
     networks = {
-        "sequential": hopfield_network(words, 2, options),
-        "softmax": softmax_network(words, 2, options),
+        "sequential": build_network("sequential k-subsets", words, 2, options),
+        "softmax": build_network("softmax", words, 2, options),
     }
     batches = _batches()
     _check(networks["sequential"], batches[0])
@@ -74,7 +73,7 @@ def _lengths() -> np.ndarray[Any, Any]:
 
 def _batches() -> list[tuple[Tensor, Tensor, Tensor]]:
     """Random words in batches of similar lengths, as in training, in random order."""
-    from hopfy.estimators._text import SimilarLengths
+    from hopfy.estimators.training import SimilarLengths
 
     lengths = torch.from_numpy(_lengths())
     order = torch.tensor(list(SimilarLengths(lengths.numpy(), _BATCH)))

@@ -19,10 +19,14 @@ from hopfy.estimators._mil import MILClassifier
 from hopfy.estimators._on_instances import OnInstances
 from hopfy.estimators._rationale import RationaleClassifier, RationaleRegressor
 from hopfy.estimators._rationale_network import RationaleModule, RationaleNetwork, RationaleOptions
+from hopfy.estimators._settings import Selection, Words
+from hopfy.estimators._text import Text, as_texts, tokenize
+from hopfy.estimators._training import ExponentialDecay, ReduceOnPlateau, Training
 from hopfy.estimators._vectors import WordVectors
 
 __all__ = [
     "Bags",
+    "ExponentialDecay",
     "Faithfulness",
     "MILClassifier",
     "NoKnownWordsWarning",
@@ -35,6 +39,13 @@ __all__ = [
     "RationaleOptions",
     "RationaleRegressor",
     "Rationales",
+    "ReduceOnPlateau",
+    "Selection",
+    "Text",
+    "Training",
     "WordVectors",
+    "Words",
+    "as_texts",
     "faithfulness",
+    "tokenize",
 ]

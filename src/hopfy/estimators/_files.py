@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from hopfy._files.tensors import Kind, StoredFile, Streamed, write
+from hopfy.estimators._settings import Settings
+from hopfy.estimators._training import ExponentialDecay, ReduceOnPlateau
 from hopfy.nn import ShareOfLength
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
 from hopfy.structures import KSubsets, SequentialKSubsets
@@ -31,11 +34,14 @@ __all__ = [
     "omega_table",
     "open_file",
     "save",
+    "settings_from",
+    "settings_table",
 ]
 
 # Stands in the settings for what `load` has to be given.
 OWN_MODULE = {"own": "module"}
 _NETWORK = "network."
+_SCHEDULES: dict[str, Any] = {each.__name__: each for each in (ExponentialDecay, ReduceOnPlateau)}
 _CLASS_DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
     | {"float16", "float32", "float64", "str", "object"}
@@ -164,6 +170,37 @@ def omega_from_table(table: Any) -> Omega:
     if family == "subsets" and _number(table["k"]):
         return SparseMAP(structure(table["k"]))
     raise ValueError(f"expected a known family, got {family!r}.")
+
+
+def settings_table(settings: Settings) -> dict[str, Any]:
+    """A group of parameters as JSON.
+
+    >>> from hopfy.estimators import ExponentialDecay, Training
+    >>> table = settings_table(Training(lr=0.5, schedule=ExponentialDecay(0.9)))
+    >>> table["schedule"]
+    {'class': 'ExponentialDecay', 'factor': 0.9}
+    >>> settings_from(table, Training)
+    Training(lr=0.5, schedule=ExponentialDecay(factor=0.9))
+    """
+    table = {}
+    for name, value in settings.get_params(deep=False).items():
+        if isinstance(value, ExponentialDecay | ReduceOnPlateau):
+            table[name] = {"class": type(value).__name__, **asdict(value)}
+        else:
+            table[name] = value.item() if isinstance(value, np.generic) else value
+    return table
+
+
+def settings_from(table: Any, kind: type[Settings]) -> Settings:
+    """The group; KeyError, TypeError or ValueError where the table is not one of ours."""
+    parameters = dict(table)
+    if parameters.keys() != kind().get_params(deep=False).keys():
+        raise KeyError("other parameters")
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            fields = dict(value)
+            parameters[name] = _SCHEDULES[fields.pop("class")](**fields)
+    return kind(**parameters)
 
 
 def classes_table(classes: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from itertools import groupby, pairwise
@@ -85,6 +85,17 @@ class Rationale:
     def spans(self) -> list[tuple[int, int]]:
         """Runs of selected tokens as (start, stop)."""
         return _runs(self.selected.tolist())
+
+    def strongest(self) -> Rationale:
+        """The ``k`` words of largest weight, each entirely: a rationale where every word has a weight.
+
+        >>> weighed = Rationale(Text(("a", "fine", "film")), np.array([0.1, 0.6, 0.3]), 2, "good")
+        >>> weighed.strongest().phrases
+        ['fine film']
+        """
+        weights = np.zeros_like(self.weights)
+        weights[np.argsort(-self.weights, kind="stable")[: self.k]] = 1
+        return replace(self, weights=np.where(self.weights > 0, weights, 0))
 
     @property
     def phrases(self) -> list[str]:

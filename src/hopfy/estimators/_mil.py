@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -27,11 +28,13 @@ from hopfy.estimators._bag_network import (
     mlp,
 )
 from hopfy.estimators._bags import Bags, pack
+from hopfy.estimators._settings import Grouped, Settings
 from hopfy.estimators._training import (
+    MOVED_TO_TRAINING,
     ClassLoss,
     Labelled,
+    ResolvedTraining,
     Training,
-    exponential_decay,
     hold_out,
     outputs_of,
     seeded,
@@ -41,13 +44,13 @@ from hopfy.omega import Omega
 
 __all__ = ["MILClassifier"]
 
-KIND = Kind("hopfy.estimators.MILClassifier", version=1, word="MILClassifier")
+KIND = Kind("hopfy.estimators.MILClassifier", version=2, word="MILClassifier")
 
 _EMBEDDINGS = {"mlp": mlp, "cnn": cnn}
 _POOLINGS = ("hopfield", "mean", "max", "gated")
 
 
-class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
     r"""A classifier of bags by the instances that matter, pooled by a sparse or structured map.
 
     Every instance is embedded, a learned query q selects among a bag's embedded instances X with
@@ -74,19 +77,15 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head_size: features in which a head compares; by default the heads share the embedding's.
         bag_dropout: the share of the weights dropped while training.
         class_weight: None, ``"balanced"``, or a mapping of classes to weights.
-        lr, lr_decay, weight_decay: of AdamW; the decay multiplies the rate after every epoch.
-        batch_size: bags in a step.
-        max_epochs: at most.
-        patience: epochs without a lower validation loss before training stops; the best epoch's
-            parameters come back.
-        validation_share: of the bags, kept out of training for that; 0 runs all epochs.
+        training: learning rate, epochs, early stopping ...: `Training`. By default AdamW, at most 100
+            epochs, and a patience of 10 epochs without a lower validation loss.
         random_state: a seed, or a `numpy.random.RandomState`; the same seed gives the same fit.
         device: where to compute.
         verbose: show a progress bar.
 
     Attributes:
         classes_: the labels, sorted.
-        network_: a torch module, `hopfy.estimators._bag_network.BagNetwork`.
+        network_: a torch module, `hopfy.estimators.networks.BagNetwork`.
         history_: a table for each epoch with its losses.
         n_features_in_: numbers in an instance; ``instance_shape_`` is its shape.
 
@@ -97,10 +96,16 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> y = np.arange(200) % 2
     >>> for bag, label in zip(bags, y):
     ...     bag[0] += 6 * label  # one instance in a positive bag is different
-    >>> clf = MILClassifier(omega="sparsemax", max_epochs=20, random_state=0).fit(bags, y)
+    >>> clf = MILClassifier(omega="sparsemax", random_state=0).fit(bags, y)
     >>> clf.score(bags, y) > 0.95
     True
     """
+
+    _groups: ClassVar[Mapping[str, type[Settings]]] = {"training": Training}
+    _moved: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(MOVED_TO_TRAINING, "training"),
+        "lr_decay": "training",
+    }
 
     def __init__(
         self,
@@ -114,13 +119,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head_size: int | None = None,
         bag_dropout: float = 0.0,
         class_weight: str | dict[Any, float] | None = None,
-        lr: float = 1e-3,
-        lr_decay: float = 1.0,
-        weight_decay: float = 1e-4,
-        batch_size: int = 32,
-        max_epochs: int = 100,
-        patience: int | None = 10,
-        validation_share: float = 0.1,
+        training: Training | None = None,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -134,13 +133,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.head_size = head_size
         self.bag_dropout = bag_dropout
         self.class_weight = class_weight
-        self.lr = lr
-        self.lr_decay = lr_decay
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_share = validation_share
+        self.training = training
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -156,7 +149,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = torch.as_tensor(found, dtype=torch.float32)
         shape = tuple(bags.instances.shape[1:])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        training, validation = hold_out(len(bags), self.validation_share, seed, numbers)
+        training, validation = hold_out(len(bags), settings.validation_share, seed, numbers)
         targets = torch.from_numpy(numbers)
         with seeded(seed):
             embedding = self._embedding(shape)
@@ -168,6 +161,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 Labelled(bags, targets, training),
                 settings,
                 validation=Labelled(bags, targets, validation) if len(validation) else None,
+                device=self.device,
+                progress=bool(self.verbose),
             )
         self._keep(network, classes, shape, features)
         self.n_iter_ = len(self.history_)
@@ -176,7 +171,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, bag_ids: Any = None) -> np.ndarray[Any, Any]:
         """Probabilities (B, classes) in the order of ``classes_``."""
         bags = self._bags(X, bag_ids)
-        logits = outputs_of(self.network_.to(self.device), bags, self._training()).double()
+        network, size = self.network_.to(self.device), self._training().batch_size
+        logits = outputs_of(network, bags, size, self.device).double()
         if logits.shape[1] > 1:
             return logits.softmax(-1).numpy()
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1).numpy()
@@ -276,19 +272,9 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.three_d_array = True
         return tags
 
-    def _training(self) -> Training:
-        if not 0 < self.lr_decay <= 1:
-            raise ValueError(f"expected lr_decay above 0 and at most 1, got {self.lr_decay!r}.")
-        return Training(
-            max_epochs=_plain(self.max_epochs),
-            batch_size=_plain(self.batch_size),
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            schedule=None if self.lr_decay == 1 else exponential_decay(self.lr_decay),
-            patience=_plain(self.patience),
-            device=self.device,
-            progress=bool(self.verbose),
-        )
+    def _training(self) -> ResolvedTraining:
+        training: Training = self._group("training")
+        return training.resolved()
 
     def _embedding(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.embedding, nn.Module):
@@ -379,13 +365,16 @@ def _labels(y: Any, bags: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 def _saved_parameters() -> list[str]:
     """All but those that belong to a machine or a session."""
-    return [name for name in MILClassifier().get_params() if name not in ("device", "verbose")]
+    names = MILClassifier().get_params(deep=False)
+    return [name for name in names if name not in ("device", "verbose")]
 
 
 def _table(name: str, value: Any) -> Any:
     """A parameter as JSON."""
     if isinstance(value, nn.Module):
         return _files.OWN_MODULE
+    if isinstance(value, Training):
+        return _files.settings_table(value)
     if isinstance(value, Omega):
         return _files.omega_table(value)
     if isinstance(value, dict):
@@ -413,6 +402,8 @@ def _parameters(file: StoredFile, own: dict[str, nn.Module]) -> dict[str, Any]:
             )
         if isinstance(value, dict) and "family" in value:
             parameters[name] = _files.omega_from_table(value)
+        elif name == "training" and value is not None:
+            parameters[name] = _files.settings_from(value, Training)
         elif isinstance(value, dict) and "pairs" in value:
             parameters[name] = {label: float(weight) for label, weight in value["pairs"]}
     for name, module in own.items():

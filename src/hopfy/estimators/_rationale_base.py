@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators import _files
 from hopfy.estimators._highlight import Rationale, Rationales, as_spans, html_page
 from hopfy.estimators._rationale_files import (
+    NOT_SAVED,
     OWN_VECTORS,
     OwnMethodError,
     parameter_table,
@@ -33,12 +35,15 @@ from hopfy.estimators._rationale_network import (
     build_network,
     words_to_select,
 )
+from hopfy.estimators._settings import Grouped, Selection, Settings, Words
 from hopfy.estimators._text import EncodedTexts, SimilarBatches, Text, Vocabulary, as_texts
 from hopfy.estimators._training import (
+    MOVED_TO_TRAINING,
     Labelled,
+    ReduceOnPlateau,
+    ResolvedTraining,
     Training,
     hold_out,
-    reduce_on_plateau,
     seeded,
     train,
 )
@@ -60,7 +65,7 @@ _Self = TypeVar("_Self", bound="RationaleEstimator")
 _Array = np.ndarray[Any, Any]
 
 
-class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
+class RationaleEstimator(Grouped):
     """Texts to a network's outputs and weights; a subclass says what the outputs mean."""
 
     _kind: Kind
@@ -69,53 +74,42 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
     options_: RationaleOptions
     vocabulary_: Vocabulary
 
+    _groups: ClassVar[Mapping[str, type[Settings]]] = {
+        "selection": Selection,
+        "words": Words,
+        "training": Training,
+    }
+    _moved: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(Selection().get_params(), "selection"),
+        **dict.fromkeys(Words().get_params(), "words"),
+        **dict.fromkeys(MOVED_TO_TRAINING, "training"),
+    }
+
     def __init__(
         self,
         *,
         method: str | Callable[..., RationaleModule] = "sequential k-subsets",
         share: float = 0.2,
+        selection: Selection | None = None,
         vectors: Any = 50,
-        keep_words: int = 20_000,
-        min_count: int = 2,
-        lowercase: bool = True,
-        transition: float = 0.001,
-        learn_transition: bool = False,
-        test_transition: float | None = None,
-        temperature: float = 0.1,
-        test_temperature: float = 1e-3,
+        words: Words | None = None,
         hidden: int = 200,
         word_dropout: float = 0.1,
         dropout: float = 0.5,
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        batch_size: int = 32,
-        max_epochs: int = 30,
-        patience: int | None = 5,
-        validation_share: float = 0.1,
+        training: Training | None = None,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
         self.method = method
         self.share = share
+        self.selection = selection
         self.vectors = vectors
-        self.keep_words = keep_words
-        self.min_count = min_count
-        self.lowercase = lowercase
-        self.transition = transition
-        self.learn_transition = learn_transition
-        self.test_transition = test_transition
-        self.temperature = temperature
-        self.test_temperature = test_temperature
+        self.words = words
         self.hidden = hidden
         self.word_dropout = word_dropout
         self.dropout = dropout
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_share = validation_share
+        self.training = training
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -131,16 +125,17 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         if hasattr(self, "network_"):  # if this fit fails, no half of it is taken for a model
             del self.network_
         self.options_, settings = self._options(), self._training()
+        words = self._group("words")
         texts = as_texts(X)
         targets = self._learn_targets(y, len(texts))
         held = as_texts(validation[0]) if validation is not None else []
         more = self._targets(validation[1], len(held)) if validation is not None else targets[:0]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with seeded(seed):
-            embedding = self._learn_words(texts)
+            embedding = self._learn_words(texts, words)
             network = build_network(self.method, embedding, self._outputs, self.options_)
             data = EncodedTexts.of([*texts, *held], self.vocabulary_)
-            training, stopping = self._parts(data, targets, len(held), seed)
+            training, stopping = self._parts(data, targets, len(held), settings, seed)
             every = torch.cat([targets, more])
             self.history_ = train(
                 network,
@@ -150,6 +145,8 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
                 validation=Labelled(data, every, stopping) if len(stopping) else None,
                 score=self._score if len(stopping) else None,
                 order=SimilarBatches(data.lengths[training], settings.batch_size, _WORDS_TO_TRAIN),
+                device=self.device,
+                progress=bool(self.verbose),
             )
         self.network_ = network.eval()
         self.n_iter_ = len(self.history_)
@@ -167,6 +164,29 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
             Rationale(text, row, k, *answer)
             for text, row, k, answer in zip(texts, weights, counts, answers, strict=True)
         )
+
+    def with_transition(self: _Self, transition: float) -> _Self:
+        """A copy of the fitted model that selects with sequential k-subsets at this transition.
+
+        The network and its scores stay the same, only the selection from them changes: a larger
+        transition gives longer spans. For models of the methods ``"k-subsets"`` and
+        ``"sequential k-subsets"``.
+        """
+        check_is_fitted(self, "network_")
+        if self.method not in ("k-subsets", "sequential k-subsets"):
+            raise ValueError(
+                "expected a model of the method 'k-subsets' or 'sequential k-subsets', got "
+                f"{self.method!r}."
+            )
+        made = copy.copy(self)
+        made.method = "sequential k-subsets"
+        made.selection = clone(self._group("selection")).set_params(test_transition=transition)
+        made.options_ = made._options()
+        network = build_network(made.method, self._blank_embedding(), self._outputs, made.options_)
+        state = network.state_dict() | self.network_.state_dict()
+        network.load_state_dict(state)
+        made.network_ = network.to(self.device).eval()
+        return made
 
     def explain_html(self, X: Any, human_spans: Any = None, *, title: str = "Rationales") -> str:
         """A page with the texts and their highlighted rationales; nothing in it is executed.
@@ -192,11 +212,14 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, atomically; nothing in it is executable.
 
-        A ``method`` of your own is not in the file: give it to `load` again.
+        A ``method`` of your own is not in the file: give it to `load` again. Nor are the device and
+        whether to show progress: a loaded model is on the CPU until ``set_params`` moves it.
         """
         check_is_fitted(self, "network_")
         parameters = {
-            name: parameter_table(name, value) for name, value in self.get_params().items()
+            name: parameter_table(name, value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in NOT_SAVED
         }
         settings = {
             "parameters": parameters,
@@ -217,9 +240,10 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         """A model from its file; ``method`` only if it was saved with one of your own."""
         file, others = _files.open_file(path, cls._kind)
         try:
-            made = cls(**parameters_from(file, cls().get_params(), method))
+            made = cls(**parameters_from(file, cls().get_params(deep=False), cls._groups, method))
             made.options_, _ = made._options(), made._training()
-            made.vocabulary_ = words_from(others[_WORDS_KEY], bool(made.lowercase))
+            lowercase = bool(made._group("words").lowercase)
+            made.vocabulary_ = words_from(others[_WORDS_KEY], lowercase)
             made._load_targets(file.settings["targets"])
             size, learned = file.settings["vector_size"], file.settings["learned"]
             if type(size) is not int or not 1 <= size < 2**20 or type(learned) is not bool:
@@ -229,12 +253,11 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             raise file.error(f"its settings are not those of a {cls.__name__}") from None
 
-        def network() -> RationaleModule:
-            embedding = learned_embedding(made.vocabulary_, size)
-            embedding.weight.requires_grad_(learned)
-            return build_network(made.method, embedding, made._outputs, made.options_)
-
         made._vector_size, made._learned = size, learned
+
+        def network() -> RationaleModule:
+            return build_network(made.method, made._blank_embedding(), made._outputs, made.options_)
+
         made.network_ = cast(RationaleModule, _files.build(file, network)).to(made.device)
         if made.vectors == OWN_VECTORS:
             made.vectors = made._stored_vectors()
@@ -275,58 +298,56 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
     def _load_targets(self, table: Any) -> None: ...
 
     def _options(self) -> RationaleOptions:
+        selection = self._group("selection")
         return RationaleOptions(
             share=self.share,
-            transition=self.transition,
-            learn_transition=bool(self.learn_transition),
-            test_transition=self.test_transition,
-            temperature=self.temperature,
-            test_temperature=self.test_temperature,
+            transition=selection.transition,
+            learn_transition=bool(selection.learn_transition),
+            test_transition=selection.test_transition,
+            temperature=selection.temperature,
+            test_temperature=selection.test_temperature,
             hidden=self.hidden,
             word_dropout=self.word_dropout,
             dropout=self.dropout,
         )
 
-    def _training(self) -> Training:
-        return Training(
-            max_epochs=self.max_epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
+    def _training(self) -> ResolvedTraining:
+        training: Training = self._group("training")
+        return training.resolved(
+            max_epochs=30,
+            patience=5,
             clip=5.0,
-            schedule=reduce_on_plateau(0.97, 5),
-            patience=self.patience,
-            optimizer=torch.optim.Adam,
-            device=self.device,
-            progress=bool(self.verbose),
+            schedule=ReduceOnPlateau(0.97, 5),
+            optimizer="adam",
         )
 
-    def _learn_words(self, texts: Sequence[Text]) -> nn.Embedding:
+    def _learn_words(self, texts: Sequence[Text], known: Words) -> nn.Embedding:
         """The vocabulary, and the vectors of its words."""
         learned = isinstance(self.vectors, int | np.integer) and not isinstance(self.vectors, bool)
         self._learned = learned
-        for name, lowest in (("min_count", 1), ("keep_words", 0), ("vectors", 1)):
-            value = getattr(self, name)
-            if name == "vectors" and not learned:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
-                raise ValueError(
-                    f"expected {name} to be an integer of at least {lowest}, got {value!r}."
-                )
-        least = self.min_count if learned else 1
-        words = Vocabulary.of(texts, min_count=least, lowercase=bool(self.lowercase))
+        _check_count("min_count", known.min_count, 1)
+        _check_count("keep_words", known.keep_words, 0)
+        if learned:
+            _check_count("vectors", self.vectors, 1)
+        least, lowercase = known.min_count if learned else 1, bool(known.lowercase)
+        words = Vocabulary.of(texts, min_count=least, lowercase=lowercase)
         if learned:
             self.vocabulary_ = words
             embedding = learned_embedding(words, int(self.vectors))
         else:
-            vectors = load_vectors(self.vectors, words.words, self.keep_words)
-            self.vocabulary_ = Vocabulary(vectors.words, lowercase=bool(self.lowercase))
+            vectors = load_vectors(self.vectors, words.words, known.keep_words)
+            self.vocabulary_ = Vocabulary(vectors.words, lowercase=lowercase)
             embedding = frozen_embedding(vectors)
         self._vector_size = embedding.embedding_dim
         return embedding
 
     def _parts(
-        self, data: EncodedTexts, targets: Tensor, held: int, seed: int
+        self,
+        data: EncodedTexts,
+        targets: Tensor,
+        held: int,
+        settings: ResolvedTraining,
+        seed: int,
     ) -> tuple[_Array, _Array]:
         """Numbers of the texts to train on and of those that decide when to stop."""
         known = data.known() > 0
@@ -335,7 +356,7 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
         if not len(training):
             raise ValueError(
                 "expected at least one training text with a word that has a vector, got "
-                f"{count} texts without; check the texts, min_count={self.min_count} and vectors."
+                f"{count} texts without; check the texts, the vectors, and min_count in words."
             )
         if len(training) < count:
             warnings.warn(
@@ -348,10 +369,16 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
             stopping = count + np.flatnonzero(known[count:])
         else:
             labels = None if targets.is_floating_point() else targets.numpy()[training]
-            kept, out = hold_out(len(training), self.validation_share, seed, labels)
+            kept, out = hold_out(len(training), settings.validation_share, seed, labels)
             training, stopping = training[kept], training[out]
         # Similar lengths beside each other: less padding in every validation.
         return training, stopping[np.argsort(data.lengths[stopping], kind="stable")]
+
+    def _blank_embedding(self) -> nn.Embedding:
+        """An embedding of the vocabulary's shape, whose vectors come from elsewhere."""
+        embedding = learned_embedding(self.vocabulary_, self._vector_size)
+        embedding.weight.requires_grad_(self._learned)
+        return embedding
 
     def _stored_vectors(self) -> WordVectors:
         """The vectors of a loaded model, for another fit."""
@@ -405,6 +432,11 @@ class RationaleEstimator(BaseEstimator):  # type: ignore[misc]
             for numbers, batch in self._batches(data):
                 outputs[numbers] = self.network_(**batch).float().cpu()
         return outputs
+
+
+def _check_count(name: str, value: Any, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
+        raise ValueError(f"expected {name} to be an integer of at least {lowest}, got {value!r}.")
 
 
 class _WithPenalty(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from hopfy._files.tensors import StoredFile
 from hopfy.estimators import _files
+from hopfy.estimators._settings import Settings
 from hopfy.estimators._text import Vocabulary
 from hopfy.estimators._vectors import WordVectors
 
 __all__ = [
+    "NOT_SAVED",
     "OWN_VECTORS",
     "OwnMethodError",
     "parameter_table",
@@ -25,6 +27,8 @@ __all__ = [
     "words_tensor",
 ]
 
+# They belong to a machine or a session.
+NOT_SAVED = frozenset({"device", "verbose"})
 # Stands for vectors that a user gave: they come back out of the network.
 OWN_VECTORS = {"own": "vectors"}
 
@@ -43,11 +47,13 @@ def parameter_table(name: str, value: Any) -> Any:
         return str(value)
     if name == "bounds" and value is not None:
         return [float(bound) for bound in value]
+    if isinstance(value, Settings):
+        return _files.settings_table(value)
     if isinstance(value, dict):
         return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
     if name == "random_state" and not isinstance(value, int | np.integer):
         return None  # a generator has no place in a file; what it drew is in the parameters
-    return str(value) if name == "device" else _plain(value)
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -55,11 +61,14 @@ def _plain(value: Any) -> Any:
 
 
 def parameters_from(
-    file: StoredFile, names: Collection[str], method: Callable[..., Any] | None
+    file: StoredFile,
+    names: Collection[str],
+    groups: Mapping[str, type[Settings]],
+    method: Callable[..., Any] | None,
 ) -> dict[str, Any]:
     """The constructor's arguments; KeyError and the like where the table is not one of ours."""
     parameters = dict(file.settings["parameters"])
-    if parameters.keys() != set(names):
+    if parameters.keys() != set(names) - NOT_SAVED:
         raise KeyError("other parameters")
     own = parameters["method"] == _files.OWN_MODULE
     if own and method is None:
@@ -74,6 +83,9 @@ def parameters_from(
         )
     if own:
         parameters["method"] = method
+    for name, settings in groups.items():
+        if parameters[name] is not None:
+            parameters[name] = _files.settings_from(parameters[name], settings)
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
         parameters["class_weight"] = {label: float(weight) for label, weight in weights["pairs"]}

@@ -29,16 +29,20 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
+from hopfy.estimators._settings import Settings
+
 __all__ = [
+    "MOVED_TO_TRAINING",
     "Batches",
     "ClassLoss",
+    "ExponentialDecay",
     "Labelled",
+    "ReduceOnPlateau",
+    "ResolvedTraining",
     "Samples",
     "Training",
-    "exponential_decay",
     "hold_out",
     "outputs_of",
-    "reduce_on_plateau",
     "seeded",
     "train",
 ]
@@ -55,60 +59,159 @@ class Samples(Protocol):
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a network is trained.
+class ExponentialDecay:
+    """Multiply the learning rate by ``factor`` after every epoch."""
 
-    Attributes:
-        max_epochs: the largest number of passes over the training samples.
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+    def callback(self) -> LRScheduler:
+        """For skorch."""
+        return LRScheduler(policy=torch.optim.lr_scheduler.ExponentialLR, gamma=self.factor)
+
+
+@dataclass(frozen=True)
+class ReduceOnPlateau:
+    """Multiply the learning rate by ``factor`` after ``patience`` epochs of no lower loss."""
+
+    factor: float
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+    def callback(self) -> LRScheduler:
+        """For skorch."""
+        return LRScheduler(
+            policy=torch.optim.lr_scheduler.ReduceLROnPlateau,
+            monitor=_latest_loss,
+            factor=self.factor,
+            patience=self.patience,
+        )
+
+
+def _check_factor(factor: Any) -> None:
+    if isinstance(factor, str) or not 0 < factor <= 1:
+        raise ValueError(f"expected a factor above 0 and at most 1, got {factor!r}.")
+
+
+MOVED_TO_TRAINING = (
+    "lr",
+    "weight_decay",
+    "batch_size",
+    "max_epochs",
+    "patience",
+    "validation_share",
+)
+"""Parameters that the estimators of version 0.1 had themselves."""
+_OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+# Devices on which one pass over all parameters makes a step of AdamW, which saves a tenth of it.
+_FUSED = ("cpu", "cuda")
+_AUTO: dict[str, Any] = {
+    "max_epochs": 100,
+    "patience": 10,
+    "clip": 1.0,
+    "schedule": None,
+    "optimizer": "adamw",
+}
+
+
+class Training(Settings):
+    """How a network is trained. ``"auto"`` leaves a choice to the estimator.
+
+    Args:
+        lr: the learning rate, which ``schedule`` may change from epoch to epoch.
+        schedule: `ExponentialDecay`, `ReduceOnPlateau`, or None for a constant rate.
+        weight_decay: that of the optimizer.
         batch_size: samples in a step.
-        lr: the learning rate; ``schedule`` may change it from epoch to epoch.
-        weight_decay: that of the optimiser.
+        max_epochs: the largest number of passes over the training samples.
+        patience: epochs without a better validation score before training stops; the parameters of
+            the best epoch are restored. None runs all epochs.
+        validation_share: the share of the samples that is kept out of training for that; 0 runs all
+            epochs.
         clip: the largest norm of the gradient of all parameters; None for any.
-        schedule: from `exponential_decay` or `reduce_on_plateau`; None keeps the learning rate.
-        patience: epochs without a better validation score before training stops; None for all.
-        optimizer: a class of `torch.optim`.
-        device: where to train.
-        progress: show a bar.
+        optimizer: ``"adamw"`` or ``"adam"``.
+
+    >>> Training(lr=0.01, schedule=ExponentialDecay(0.98))
+    Training(lr=0.01, schedule=ExponentialDecay(factor=0.98))
     """
 
-    max_epochs: int = 50
-    batch_size: int = 32
-    lr: float = 1e-3
-    weight_decay: float = 1e-4
-    clip: float | None = 1.0
-    schedule: LRScheduler | None = None
-    patience: int | None = 5
-    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW
-    device: str = "cpu"
-    progress: bool = False
+    def __init__(
+        self,
+        *,
+        lr: float = 1e-3,
+        schedule: ExponentialDecay | ReduceOnPlateau | str | None = "auto",
+        weight_decay: float = 1e-4,
+        batch_size: int = 32,
+        max_epochs: int | str = "auto",
+        patience: int | str | None = "auto",
+        validation_share: float = 0.1,
+        clip: float | str | None = "auto",
+        optimizer: str = "auto",
+    ) -> None:
+        self.lr = lr
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_share = validation_share
+        self.clip = clip
+        self.optimizer = optimizer
+
+    def resolved(self, **auto: Any) -> ResolvedTraining:
+        """Checked settings in which ``auto``, or a general default, replaces every ``"auto"``.
+
+        >>> Training().resolved(max_epochs=30).max_epochs
+        30
+        """
+        chosen = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self.get_params(deep=False).items()
+        }
+        for name, default in (_AUTO | auto).items():
+            if isinstance(chosen[name], str) and chosen[name] == "auto":
+                chosen[name] = default
+        return ResolvedTraining(**chosen)
+
+
+@dataclass(frozen=True)
+class ResolvedTraining:
+    """`Training` without ``"auto"``, checked."""
+
+    lr: float
+    schedule: ExponentialDecay | ReduceOnPlateau | None
+    weight_decay: float
+    batch_size: int
+    max_epochs: int
+    patience: int | None
+    validation_share: float
+    clip: float | None
+    optimizer: str
 
     def __post_init__(self) -> None:
         for name in ("max_epochs", "batch_size", "patience"):
             value = getattr(self, name)
             if name == "patience" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"expected {name} to be an integer of at least 1, got {value!r}.")
         for name, lowest in (("lr", "above 0"), ("weight_decay", "of at least 0")):
             value = getattr(self, name)
-            enough = value > 0 if lowest == "above 0" else value >= 0
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            enough = number and (value > 0 if lowest == "above 0" else value >= 0)
             if not (enough and value < math.inf):
                 raise ValueError(f"expected {name} to be a finite number {lowest}, got {value!r}.")
-
-
-def exponential_decay(gamma: float) -> LRScheduler:
-    """Multiply the learning rate by ``gamma`` after every epoch."""
-    return LRScheduler(policy=torch.optim.lr_scheduler.ExponentialLR, gamma=gamma)
-
-
-def reduce_on_plateau(factor: float, patience: int) -> LRScheduler:
-    """Multiply the learning rate by ``factor`` after ``patience`` epochs of no lower loss."""
-    return LRScheduler(
-        policy=torch.optim.lr_scheduler.ReduceLROnPlateau,
-        monitor=_latest_loss,
-        factor=factor,
-        patience=patience,
-    )
+        if self.optimizer not in _OPTIMIZERS:
+            known = " or ".join(repr(name) for name in _OPTIMIZERS)
+            raise ValueError(f"expected optimizer to be {known}, got {self.optimizer!r}.")
+        if not isinstance(self.schedule, ExponentialDecay | ReduceOnPlateau | None):
+            raise TypeError(
+                "expected schedule to be ExponentialDecay, ReduceOnPlateau or None, got "
+                f"{type(self.schedule).__name__}."
+            )
 
 
 def _latest_loss(net: NeuralNet) -> float:
@@ -237,11 +340,13 @@ def train(
     module: nn.Module,
     loss: nn.Module,
     training: Labelled,
-    settings: Training,
+    settings: Training | ResolvedTraining,
     *,
     validation: Labelled | None = None,
     score: Callable[[Tensor, Tensor], float] | None = None,
     order: Sampler[int] | Batches | None = None,
+    device: str = "cpu",
+    progress: bool = False,
 ) -> list[dict[str, float]]:
     """Train ``module`` in place; returns what was recorded, one table for each epoch.
 
@@ -256,34 +361,38 @@ def train(
             default the loss decides.
         order: draws the order of the training samples for every epoch, one by one or as `Batches`;
             by default all orders are equal.
+        device: where to train.
+        progress: show a bar.
     """
+    how: ResolvedTraining = settings.resolved() if isinstance(settings, Training) else settings
     stopping = None
     if validation is not None:
-        stopping = _early_stopping(settings, by_score=score is not None)
+        stopping = _early_stopping(how, by_score=score is not None)
     # In the order of their turns at the end of an epoch; stopping ends it, so it comes last.
     callbacks = [
         None if validation is None or score is None else _scoring(score),
-        settings.schedule,
-        None if settings.clip is None else GradientNormClipping(settings.clip),
-        _Bar() if settings.progress else None,
+        None if how.schedule is None else how.schedule.callback(),
+        None if how.clip is None else GradientNormClipping(how.clip),
+        _Bar() if progress else None,
         stopping,
     ]
     net = _Net(
         module,
         loss,
-        optimizer=settings.optimizer,
-        lr=settings.lr,
-        optimizer__weight_decay=settings.weight_decay,
-        max_epochs=int(settings.max_epochs),
-        batch_size=int(settings.batch_size),
+        optimizer=_OPTIMIZERS[how.optimizer],
+        lr=how.lr,
+        optimizer__weight_decay=how.weight_decay,
+        optimizer__fused=how.optimizer == "adamw" and torch.device(device).type in _FUSED,
+        max_epochs=how.max_epochs,
+        batch_size=how.batch_size,
         iterator_train__shuffle=order is None,
         iterator_train__sampler=order,
-        iterator_train__batch_size=None if isinstance(order, Batches) else settings.batch_size,
+        iterator_train__batch_size=None if isinstance(order, Batches) else how.batch_size,
         iterator_train__collate_fn=_as_is,
         iterator_valid__collate_fn=_as_is,
         train_split=None if validation is None else predefined_split(validation),
         callbacks=[(f"turn_{number}", each) for number, each in enumerate(callbacks) if each],
-        device=settings.device,
+        device=device,
         verbose=0,
     )
     net.fit(training, None)
@@ -302,7 +411,7 @@ def _scoring(score: Callable[[Tensor, Tensor], float]) -> EpochScoring:
     return EpochScoring(scoring, name="valid_score", lower_is_better=False)
 
 
-def _early_stopping(settings: Training, by_score: bool) -> EarlyStopping:
+def _early_stopping(settings: ResolvedTraining, by_score: bool) -> EarlyStopping:
     return EarlyStopping(
         monitor="valid_score" if by_score else "valid_loss",
         lower_is_better=not by_score,
@@ -326,13 +435,15 @@ def _check_end(net: NeuralNet, stopping: EarlyStopping | None) -> None:
         )
 
 
-def outputs_of(module: nn.Module, samples: Samples, settings: Training) -> Tensor:
+def outputs_of(
+    module: nn.Module, samples: Samples, batch_size: int = 32, device: str = "cpu"
+) -> Tensor:
     """The module's outputs for all samples, on the CPU, in evaluation mode."""
     module.eval()
     found = []
     with torch.no_grad():
-        for start in range(0, len(samples), settings.batch_size):
-            numbers = range(start, min(start + settings.batch_size, len(samples)))
+        for start in range(0, len(samples), batch_size):
+            numbers = range(start, min(start + batch_size, len(samples)))
             inputs = samples.batch(list(numbers)).items()
-            found.append(module(**{name: each.to(settings.device) for name, each in inputs}).cpu())
+            found.append(module(**{name: each.to(device) for name, each in inputs}).cpu())
     return torch.cat(found)

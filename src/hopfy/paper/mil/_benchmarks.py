@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from hopfy.estimators._training import seeded
+from hopfy.estimators.training import seeded
 from hopfy.omega import omega_from
 from hopfy.paper import data
 from hopfy.paper.data import LabelledBags

@@ -10,16 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hopfy.estimators._bags import Bags
-from hopfy.estimators._training import (
-    ClassLoss,
-    Labelled,
-    Training,
-    exponential_decay,
-    outputs_of,
-    seeded,
-    train,
-)
+from hopfy.estimators import Bags, ExponentialDecay, Training
+from hopfy.estimators.training import ClassLoss, Labelled, outputs_of, seeded, train
 from hopfy.paper import data
 from hopfy.paper.data import Images, LabelledBags
 from hopfy.paper.mil._networks import BagModel
@@ -53,13 +45,6 @@ class DigitTask:
     seed: int
 
 
-class FusedAdamW(torch.optim.AdamW):
-    """AdamW in one pass over the parameters: a tenth of a step less."""
-
-    def __init__(self, parameters: Any, **settings: Any) -> None:
-        super().__init__(parameters, **settings, fused=True)
-
-
 class ImageBags:
     """Bags of images that stay in one table; a batch copies only what it needs."""
 
@@ -91,8 +76,7 @@ def train_on_digits(
     decay = settings.pop("decay")
     with seeded(task.seed):
         network = model.network(bags["training"].shape)
-        schedule = exponential_decay(decay)
-        how = Training(**settings, schedule=schedule, optimizer=FusedAdamW)
+        how = Training(**settings, schedule=ExponentialDecay(decay))
         history = train(
             network,
             ClassLoss(),
@@ -101,7 +85,7 @@ def train_on_digits(
             validation=Labelled(bags["validation"], bags["validation"].labels),
             score=_accuracy,
         )
-        answers = outputs_of(network, bags["test"], how)
+        answers = outputs_of(network, bags["test"], how.batch_size)
     right = _right(answers, bags["test"].labels)
     scores = [epoch["valid_score"] for epoch in history]
     return {

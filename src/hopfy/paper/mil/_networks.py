@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hopfy.estimators._bag_network import (
+from hopfy.estimators.networks import (
     BagNetwork,
     GatedAttentionPooling,
     MaxPooling,

@@ -1,4 +1,4 @@
-"""The texts of every task: training, validation and test sets as tokens, with their word vectors."""
+"""The texts of every task: training, validation and test sets as tokens."""
 
 from __future__ import annotations
 
@@ -9,64 +9,41 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hopfy.estimators._text import EncodedTexts, Text, Vocabulary, as_texts, normalised
-from hopfy.estimators._vectors import GLOVE, frozen_embedding, learned_embedding, load_vectors
+from hopfy.estimators import Text, as_texts
 from hopfy.paper import data
 from hopfy.paper.data import AnnotatedTexts, Texts
 from hopfy.paper.rationale._task import Task
 
-__all__ = ["Corpus", "Part", "checksum", "is_here", "load"]
+__all__ = ["PLANTED", "Corpus", "Part", "checksum", "is_here", "load"]
 
 PLANTED = "planted"
 """Texts made here: always at hand."""
 
 _HELD_OUT = 0.1
-_LEARNED_SIZE = 16
 Spans = Sequence[Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Texts, their numbers and labels (N,), and where people marked something, in how many."""
+    """Texts, their labels (N,), and the spans of words that people marked in them, if known."""
 
-    texts: list[Text]
-    encoded: EncodedTexts
-    labels: Tensor
-    spans: Spans | None = None
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """All that a method is trained and tested on."""
-
-    training: Part
-    validation: Part
-    test: Part
-    vocabulary: Vocabulary
-    embedding: Callable[[], nn.Embedding]
-    classes: int
-    """0 if the labels are numbers to predict."""
-
-
-@dataclass(frozen=True)
-class _Raw:
     texts: list[Text]
     labels: Tensor
     spans: Spans | None = None
 
-    def take(self, numbers: Sequence[int]) -> _Raw:
+    def take(self, numbers: Sequence[int]) -> Part:
         spans = None if self.spans is None else [self.spans[number] for number in numbers]
-        return _Raw([self.texts[number] for number in numbers], self.labels[list(numbers)], spans)
+        return Part([self.texts[number] for number in numbers], self.labels[list(numbers)], spans)
 
-    def draw(self, count: int, seed: int) -> _Raw:
+    def draw(self, count: int, seed: int) -> Part:
         """``count`` of them at random, all if it is 0 or too many."""
         if not 0 < count < len(self.texts):
             return self
         return self.take(_shuffled(len(self.texts), seed)[:count])
 
-    def last_words(self, longest: int) -> _Raw:
+    def last_words(self, longest: int) -> Part:
         """Every text from its last ``longest`` words; what was marked before them is lost."""
         if not longest:
             return self
@@ -79,7 +56,21 @@ class _Raw:
                 [(max(0, a - start), b - start) for a, b in marks if b > start]
                 for marks, start in moved
             ]
-        return _Raw(texts, self.labels, spans)
+        return Part(texts, self.labels, spans)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All that a method is trained and tested on."""
+
+    training: Part
+    validation: Part
+    test: Part
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the labels are numbers to predict, not classes."""
+        return self.training.labels.is_floating_point()
 
 
 @lru_cache(maxsize=1)
@@ -87,30 +78,11 @@ def load(task: Task, seed: int) -> Corpus:
     """The texts of a task; the seed draws those that are used, and those held out."""
     sets = [part.last_words(task.longest) for part in _SOURCES[task.data](seed)]
     training, validation, test = sets
-    training, validation = training.draw(task.training, seed), validation.draw(task.training, seed)
-    test = test.draw(task.test, seed)
-    parts = (training, validation, test)
-    if task.data == PLANTED:
-        vocabulary = Vocabulary.of(training.texts)
-        embedding = lambda: learned_embedding(vocabulary, _LEARNED_SIZE)  # noqa: E731
-    else:
-        words = {w for part in parts for t in part.texts for w in normalised(t.tokens, True)}
-        vectors = load_vectors(GLOVE, words)
-        vocabulary = Vocabulary(vectors.words)
-        embedding = lambda: frozen_embedding(vectors)  # noqa: E731
-    numbers = training.labels.is_floating_point()
     return Corpus(
-        _encoded(training, vocabulary),
-        _encoded(validation, vocabulary),
-        _encoded(test, vocabulary),
-        vocabulary,
-        embedding,
-        0 if numbers else int(training.labels.max()) + 1,
+        training.draw(task.training, seed),
+        validation.draw(task.training, seed),
+        test.draw(task.test, seed),
     )
-
-
-def _encoded(part: _Raw, vocabulary: Vocabulary) -> Part:
-    return Part(part.texts, EncodedTexts.of(part.texts, vocabulary), part.labels, part.spans)
 
 
 def is_here(task: Task) -> bool:
@@ -128,38 +100,38 @@ def _shuffled(count: int, seed: int) -> list[int]:
     return order
 
 
-def _raw(texts: Texts | AnnotatedTexts) -> _Raw:
+def _raw(texts: Texts | AnnotatedTexts) -> Part:
     """As tokens, each word held once: there are millions of them."""
     spans = texts.spans if isinstance(texts, AnnotatedTexts) else None
     whole = [Text(tuple(map(sys.intern, as_texts([text])[0].tokens))) for text in texts.texts]
-    return _Raw(whole, texts.labels, spans)
+    return Part(whole, texts.labels, spans)
 
 
-def _hold_out(texts: _Raw, seed: int) -> tuple[_Raw, _Raw]:
+def _hold_out(texts: Part, seed: int) -> tuple[Part, Part]:
     """Training and validation texts."""
     order = _shuffled(len(texts.texts), seed)
     held = round(_HELD_OUT * len(order))
     return texts.take(order[held:]), texts.take(order[:held])
 
 
-def _sst(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _sst(seed: int) -> tuple[Part, Part, Part]:
     return _raw(data.sst("train")), _raw(data.sst("validation")), _raw(data.sst("test"))
 
 
-def _eraser(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _eraser(seed: int) -> tuple[Part, Part, Part]:
     parts = (data.eraser_movies("train"), data.eraser_movies("validation"))
     return _raw(parts[0]), _raw(parts[1]), _raw(data.eraser_movies("test"))
 
 
-def _ag_news(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _ag_news(seed: int) -> tuple[Part, Part, Part]:
     return *_hold_out(_raw(data.ag_news("train")), seed), _raw(data.ag_news("test"))
 
 
-def _imdb(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _imdb(seed: int) -> tuple[Part, Part, Part]:
     return *_hold_out(_raw(data.imdb("train")), seed), _raw(data.imdb("test"))
 
 
-def _beer(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _beer(seed: int) -> tuple[Part, Part, Part]:
     """The first tenth is the test set, whatever the seed."""
     texts = _raw(data.beer())
     tenth = len(texts.texts) // 10
@@ -167,7 +139,7 @@ def _beer(seed: int) -> tuple[_Raw, _Raw, _Raw]:
     return *_hold_out(rest, seed), texts.take(range(tenth))
 
 
-def _planted(seed: int) -> tuple[_Raw, _Raw, _Raw]:
+def _planted(seed: int) -> tuple[Part, Part, Part]:
     """Random words around a phrase of two, which decides; the phrase is what a person would mark."""
     generator = np.random.default_rng(seed)
     phrases = (("truly", "dreadful"), ("simply", "wonderful"))
@@ -178,11 +150,11 @@ def _planted(seed: int) -> tuple[_Raw, _Raw, _Raw]:
         texts.append(Text((*words[:place], *phrases[label], *words[place:])))
         labels.append(label)
         spans.append([(place, place + 2)])
-    whole = _Raw(texts, torch.tensor(labels), spans)
+    whole = Part(texts, torch.tensor(labels), spans)
     return whole.take(range(400)), whole.take(range(400, 500)), whole.take(range(500, 600))
 
 
-_SOURCES: dict[str, Callable[[int], tuple[_Raw, _Raw, _Raw]]] = {
+_SOURCES: dict[str, Callable[[int], tuple[Part, Part, Part]]] = {
     "sst": _sst,
     "ag_news": _ag_news,
     "imdb": _imdb,
