@@ -34,8 +34,13 @@ __all__ = [
     "as_states",
     "as_weights",
     "check_parameter",
+    "check_range",
     "constant",
+    "domain_tolerance",
     "finite_norms",
+    "masked",
+    "number_of",
+    "one_hot",
     "values_can_be_read",
 ]
 
@@ -79,6 +84,12 @@ def as_mask(mask: object, scores: Tensor) -> Tensor:
             f"expected a mask that broadcasts to the scores' shape {tuple(scores.shape)}, "
             f"got shape {tuple(mask.shape)}."
         ) from None
+
+
+def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Checked scores with -inf where the mask is False."""
+    scores = as_scores(scores)
+    return scores if mask is None else scores.masked_fill(~as_mask(mask, scores), -torch.inf)
 
 
 def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
@@ -288,3 +299,35 @@ def as_positive(value: object, name: str) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"expected {name} to be finite and > 0, got {value}.")
     return float(value)
+
+
+def one_hot(indices: Tensor, scores: Tensor, dim: int, ignore_index: int, what: str) -> Tensor:
+    """Ones at ``indices`` along ``dim`` of zeros like the scores; nothing at ``ignore_index``."""
+    kept, size = indices != ignore_index, scores.shape[dim]
+    check_range(indices[kept] if values_can_be_read(indices) else indices, size, what)
+    zeros = torch.zeros(scores.shape, dtype=scores.dtype, device=scores.device)
+    place = torch.where(kept, indices, 0).long().unsqueeze(dim)
+    return zeros.scatter(dim, place, kept.to(zeros.dtype).unsqueeze(dim))
+
+
+def check_range(indices: Tensor, size: int, what: str) -> None:
+    """Raise an IndexError unless all indices are in [0, size)."""
+    if not values_can_be_read(indices) or not indices.numel():
+        return
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise IndexError(f"expected {what} in [0, {size - 1}], got {wrong}.")
+
+
+def number_of(value: object) -> float | None:
+    """A parameter as one number; None if it is a tensor with one per row (or no number at all)."""
+    if isinstance(value, Tensor):
+        readable = value.ndim == 0 and values_can_be_read(value)
+        return float(value.detach()) if readable else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def domain_tolerance(dtype: torch.dtype) -> float:
+    """How far outside a domain rounding can take weights of this dtype."""
+    return max(1e-5, math.sqrt(torch.finfo(dtype).eps))

@@ -8,7 +8,6 @@ first built without memory, so that no claim in a file can ask for any.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -21,9 +20,7 @@ from torch import Tensor, nn
 from hopfy._files.tensors import Kind, StoredFile, Streamed, write
 from hopfy.estimators._settings import Settings
 from hopfy.estimators._training import ExponentialDecay, ReduceOnPlateau
-from hopfy.nn import ShareOfLength
-from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
-from hopfy.structures import KSubsets, SequentialKSubsets
+from hopfy.omega import Omega
 
 __all__ = [
     "OWN_MODULE",
@@ -108,68 +105,22 @@ def _shown(one: tuple[Any, Any] | None) -> str:
 
 
 def omega_table(omega: Omega | nn.Module) -> dict[str, Any]:
-    """A regulariser as JSON.
+    """A regularizer as JSON.
 
     >>> import hopfy
     >>> omega_table(hopfy.omega_from("1.5-entmax"))
-    {'family': 'entmax', 'alpha': '1.5'}
+    {'family': 'entmax', 'alpha': 1.5}
     >>> omega_from_table(omega_table(hopfy.omega_from("3-subsets")))
     SparseMAP(structure=KSubsets(k=3))
     """
     if isinstance(omega, nn.Module):
         return OWN_MODULE
-    if isinstance(omega, Shannon):
-        return {"family": "softmax"}
-    if isinstance(omega, Tsallis | Norm) and _number(omega.alpha):
-        family = "entmax" if isinstance(omega, Tsallis) else "normmax"
-        return {"family": family, "alpha": repr(float(omega.alpha))}
-    if isinstance(omega, SparseMAP) and _number(getattr(omega.structure, "k", None)):
-        rest = _structure_table(type(omega.structure), vars(omega.structure))
-        if rest is not None:
-            return {"family": "subsets", "k": omega.structure.k, **rest}  # type: ignore[attr-defined]
-    if isinstance(omega, ShareOfLength):
-        bound = omega.structure
-        partial = isinstance(bound, functools.partial) and not bound.args
-        rest = _structure_table(
-            bound.func if partial else bound,  # type: ignore[attr-defined]
-            bound.keywords if partial else {},  # type: ignore[attr-defined]
-        )
-        if rest is not None:
-            return {"family": "share", "share": float(omega.share), **rest}
-    raise TypeError(
-        "expected an omega that a file can describe (softmax, entmax, normmax, k-subsets or "
-        f"sequential k-subsets with plain numbers), got {omega!r}."
-    )
-
-
-def _structure_table(structure: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    if structure is KSubsets:
-        return {}
-    transition = fields.get("transition", 0.0)
-    if structure is SequentialKSubsets and _number(transition):
-        return {"transition": float(transition)}
-    return None
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return omega.spec()
 
 
 def omega_from_table(table: Any) -> Omega:
-    """The regulariser; KeyError, TypeError or ValueError where the table is not one of ours."""
-    family = table["family"]
-    if family == "softmax":
-        return Shannon()
-    if family in ("entmax", "normmax"):
-        return (Tsallis if family == "entmax" else Norm)(float(table["alpha"]))
-    structure: Any = KSubsets
-    if "transition" in table:
-        structure = functools.partial(SequentialKSubsets, transition=float(table["transition"]))
-    if family == "share":
-        return ShareOfLength(table["share"], structure)
-    if family == "subsets" and _number(table["k"]):
-        return SparseMAP(structure(table["k"]))
-    raise ValueError(f"expected a known family, got {family!r}.")
+    """The regularizer; a ValueError where the table is not one of ours."""
+    return Omega.from_spec(table)
 
 
 def settings_table(settings: Settings) -> dict[str, Any]:

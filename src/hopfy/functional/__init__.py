@@ -5,6 +5,7 @@ be selected. A masked entry, a score of ``-inf`` and an entry that is not there 
 row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only.
 """
 
+from hopfy.functional._at_most_k import at_most_k
 from hopfy.functional._entmax import entmax, sparsemax
 from hopfy.functional._fusedmax import fusedmax
 from hopfy.functional._ksubsets import ksubsets
@@ -12,16 +13,18 @@ from hopfy.functional._normmax import normmax
 from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._softmax import softmax
 from hopfy.functional._solution import SparseMAPSolution, Status
-from hopfy.functional._sparsemap import sparsemap, sparsemap_solution
+from hopfy.functional._sparsemap import sequential_marginals, sparsemap, sparsemap_solution
 
 __all__ = [
     "SparseMAPSolution",
     "Status",
+    "at_most_k",
     "entmax",
     "fusedmax",
     "ksubsets",
     "normmax",
     "sequential_ksubsets",
+    "sequential_marginals",
     "softmax",
     "sparsemap",
     "sparsemap_solution",

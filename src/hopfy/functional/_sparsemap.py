@@ -8,30 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
-from hopfy._kernels import active_set, at_most_k, sequential
+from hopfy._checks import as_dim, as_mask, as_scores
+from hopfy._kernels import active_set, sequential
 from hopfy._kernels.active_set import ActiveSet
 from hopfy._runtime.dispatch import transforms_are_active
 from hopfy._warnings import ConvergenceWarning
-from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._lp_sparsemap import JointSet, solve_graph
-from hopfy.functional._row_map import row_map
-from hopfy.functional._rows import along_rows, checked
 from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._solution import SparseMAPSolution
 from hopfy.structures import (
-    AtMostK,
-    FactorGraph,
-    KSubsets,
     Rows,
     SequentialKSubsets,
     Structure,
 )
 
 __all__ = ["sequential_marginals", "sparsemap", "sparsemap_solution"]
-
-_at_most_k = row_map("at_most_k", at_most_k.solve, at_most_k.vjp, at_most_k.slope)
-_ANY_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
 
 TOL = 1e-12
 MAX_ITER = 1000
@@ -82,28 +73,14 @@ def sparsemap(
     tensor([[0.5250, 0.4750],
             [0.4750, 0.5250]])
     """
-    if isinstance(structure, KSubsets):
-        return ksubsets(scores, structure.k, dim=dim, mask=mask)
-    if isinstance(structure, AtMostK):
-        dim = checked(scores, dim)
-        k_rows = as_parameter(structure.k, scores, dim, _ANY_SIZE)
-        return along_rows(scores, dim, mask, lambda rows: _at_most_k(rows, k_rows))
-    if isinstance(structure, SequentialKSubsets):
-        return _sequential(scores, structure, dim, mask)
+    _check_solver(structure, tol, max_iter, start)
+    solved = structure.solve(scores, mask, dim=dim)
+    if solved is not None:
+        return solved
     solution = sparsemap_solution(
         scores, structure, dim=dim, mask=mask, tol=tol, max_iter=max_iter, start=start
     )
     return solution.marginals
-
-
-def _sequential(
-    scores: Tensor, structure: SequentialKSubsets, dim: int, mask: Tensor | None
-) -> Tensor:
-    if mask is not None:
-        scores = scores.masked_fill(~as_mask(mask, as_scores(scores)), -torch.inf)
-    rows = scores.movedim(checked(scores, dim), -1)
-    weights = sequential_ksubsets(rows, structure.budget, structure.transition)
-    return weights.movedim(-1, dim)
 
 
 def sequential_marginals(scores: Tensor, structure: SequentialKSubsets) -> tuple[Tensor, Tensor]:
@@ -210,8 +187,8 @@ def _solve(
         scores=theta.detach().cpu().reshape(-1, *event), factor_scores=theta_f.detach().cpu()
     )
     found: ActiveSet | JointSet
-    if isinstance(structure, FactorGraph):
-        found = solve_graph(structure, problem, tol, max_iter)
+    if structure.is_factor_graph:
+        found = solve_graph(structure, problem, tol, max_iter)  # type: ignore[arg-type]
     else:
         warm = None if start is None else _warm(start, structure, rows, which.cpu())
         found = _active_sets(structure, problem, tol, max_iter, warm)

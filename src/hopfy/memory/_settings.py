@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopfy._checks import BETA, check_parameter
-from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
+from hopfy.omega import Omega, omega_from
 
 __all__ = ["Compare", "Settings"]
 
@@ -25,7 +25,7 @@ class Settings:
     @classmethod
     def checked(cls, omega: Omega | str, beta: float | str, compare: str) -> Settings:
         omega = omega_from(omega)
-        if isinstance(omega, SparseMAP):
+        if omega.largest_mass != 1:
             raise TypeError(
                 f"expected an omega that recalls single patterns, got {omega}; use HopfieldNetwork "
                 "for associations of several patterns."
@@ -44,25 +44,10 @@ class Settings:
         return cls(omega, float(beta), compare)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
-        family, alpha = _described(self.omega)
         beta = "auto" if self.beta is None else self.beta
-        return {"omega": [family, alpha], "beta": beta, "compare": self.compare}
+        return {"omega": self.omega.spec(), "beta": beta, "compare": self.compare}
 
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> Settings:
         """Raises KeyError, TypeError or ValueError where the table is not one of ours."""
-        family, alpha = table["omega"]
-        makers = {"entmax": Tsallis, "normmax": Norm}
-        omega = Shannon() if family == "softmax" else makers[family](float(alpha))
-        return cls.checked(omega, table["beta"], table["compare"])
-
-
-def _described(omega: Omega) -> tuple[str, str]:
-    if isinstance(omega, Shannon):
-        return "softmax", "1"
-    if isinstance(omega, Tsallis | Norm) and isinstance(omega.alpha, int | float):
-        return ("entmax" if isinstance(omega, Tsallis) else "normmax"), repr(float(omega.alpha))
-    raise TypeError(
-        f"expected an omega that a file can describe (Shannon, Tsallis or Norm with a number), got "
-        f"{omega!r}."
-    )
+        return cls.checked(Omega.from_spec(table["omega"]), table["beta"], table["compare"])

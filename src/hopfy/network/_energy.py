@@ -20,10 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy.omega import Omega, SparseMAP
-from hopfy.structures import KSubsets
+from hopfy.omega import Omega
 
-__all__ = ["Energy", "energy", "energy_parts", "varies_between_rows"]
+__all__ = ["Energy", "energy", "energy_parts"]
 
 # Entries of memories that are widened to float64 at a time.
 _BLOCK = 1 << 23
@@ -43,9 +42,8 @@ def energy(queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor
     scores = _times_memories(scaled, memories)
     with torch.no_grad():
         weights = omega(scores)
-        base = _base_point(omega, scores)
         update = _weighted_sum(weights, memories)
-        spread = _rise(omega, scores, weights, base).clamp_min(0) / _flat(beta)
+        spread = omega.rise(scores, weights).clamp_min(0) / _flat(beta)
         radius = _radius(omega, memories)
         norm = torch.linalg.vector_norm(update, dim=-1)
         room = ((radius - norm) * (radius + norm)).clamp_min(0) / 2
@@ -59,7 +57,7 @@ def _plain(
     wide: Tensor, scores: Tensor, omega: Omega, memories: Tensor, beta: float | Tensor
 ) -> Tensor:
     r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + (\|q\|^2 + R^2)/2`: right gradients."""
-    conjugate = omega.conjugate(scores) - omega.conjugate(_origin(omega, scores))
+    conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
     radius = _radius(omega, memories)
     return -conjugate / _flat(beta) + (wide.square().sum(-1) + radius.square()) / 2
 
@@ -72,9 +70,9 @@ def energy_parts(queries: Tensor, memories: Tensor, omega: Omega, beta: float | 
     """The concave part (never positive) and the convex part of Eq. 8."""
     wide = _wide(queries)
     scores = _times_memories(wide * beta, memories)
-    base = _base_point(omega, scores)
+    base = omega.base_point(scores)
     together = base.ndim > 1 or memories.ndim == 2
-    concave = -_loss(omega, scores, base) / _flat(beta)
+    concave = -omega.base_loss(scores) / _flat(beta)
     mean = _weighted_sum(base if together else base.unsqueeze(0), memories)
     radius = _radius(omega, memories)
     norm = torch.linalg.vector_norm(mean, dim=-1)
@@ -83,54 +81,17 @@ def energy_parts(queries: Tensor, memories: Tensor, omega: Omega, beta: float | 
     return Energy(concave.to(queries.dtype), convex.to(queries.dtype))
 
 
-def varies_between_rows(omega: Omega) -> bool:
-    """Whether a parameter of the map (alpha, k) is a tensor that differs from row to row."""
-    holders = [omega, getattr(omega, "structure", None)]
-    values = [value for holder in holders if holder is not None for value in vars(holder).values()]
-    return any(isinstance(value, Tensor) and value.ndim > 0 for value in values)
-
-
-def _base_point(omega: Omega, scores: Tensor) -> Tensor:
-    return omega(_origin(omega, scores))
-
-
-def _origin(omega: Omega, scores: Tensor) -> Tensor:
-    shape = scores.shape if varies_between_rows(omega) else scores.shape[-1:]
-    return scores.new_zeros(shape)
-
-
-def _has_factors(omega: Omega) -> bool:
-    """Whether the regulariser may hold more than its value at the weights: scores on factors."""
-    return isinstance(omega, SparseMAP) and not isinstance(omega.structure, KSubsets)
-
-
-def _rise(omega: Omega, scores: Tensor, weights: Tensor, base: Tensor) -> Tensor:
-    r""":math:`\Omega(\hat y) - \Omega(y_0)`, never negative."""
-    if not _has_factors(omega):
-        return omega.value(weights) - omega.value(base)
-    origin = omega.conjugate(_origin(omega, scores))
-    return (scores * weights).sum(-1) - omega.conjugate(scores) + origin
-
-
-def _loss(omega: Omega, scores: Tensor, base: Tensor) -> Tensor:
-    r""":math:`L_\Omega(\theta; y_0) = \Omega^*(\theta) - \Omega^*(0) - \theta^\top y_0`."""
-    if not _has_factors(omega):
-        return omega.loss(scores, base)
-    origin = omega.conjugate(_origin(omega, scores))
-    return omega.conjugate(scores) - origin - (scores * base).sum(-1)
-
-
 def _radius(omega: Omega, memories: Tensor) -> Tensor:
     """A bound on the norm of every state, shape (...,  1) beside the queries."""
     blocks = torch.split(memories, _rows_per_block(memories), dim=-2)
     norms = torch.cat([torch.linalg.vector_norm(_wide(block), dim=-1) for block in blocks], -1)
-    if not isinstance(omega, SparseMAP):
-        return norms.amax(-1, keepdim=norms.ndim > 1)
-    # Every structure is a set of patterns: no state is longer than the norms it can add up.
-    k = getattr(omega.structure, "k", norms.shape[-1])
+    mass = omega.largest_mass
+    if mass is None:
+        mass = float(norms.shape[-1])
+    # No state is longer than the norms that its weights, each at most 1, can add up.
     largest = norms.sort(-1, descending=True).values
     places = torch.arange(norms.shape[-1], device=norms.device)
-    share = (torch.as_tensor(k, device=norms.device).amax() - places).clamp(0, 1)
+    share = (torch.as_tensor(mass, device=norms.device).amax() - places).clamp(0, 1)
     return (largest * share).sum(-1, keepdim=norms.ndim > 1)
 
 

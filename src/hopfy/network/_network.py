@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy.network._dynamics import Outcome, Rules, iterate
-from hopfy.network._energy import Energy, energy, energy_parts, varies_between_rows
+from hopfy.network._energy import Energy, energy, energy_parts
 from hopfy.network._implicit import attach_implicit_gradient
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
@@ -181,7 +181,7 @@ class HopfieldNetwork:
     @property
     def _row_by_row(self) -> bool:
         """Whether each query can be moved on its own, in any order."""
-        return self.memories.ndim == 2 and not varies_between_rows(self.omega)
+        return self.memories.ndim == 2 and not self.omega.varies_by_row
 
     def _stepper(self, queries: Tensor) -> Stepper:
         """Whatever computes the next update of these queries best."""
@@ -234,12 +234,12 @@ class HopfieldNetwork:
         return list(zip(flat, torch.split(beta.reshape(-1, 1), size), strict=True))
 
     def _differentiable(self, queries: Tensor) -> bool:
-        """Whether anybody will ask for a gradient."""
+        """Whether any input requires grad: queries, memories, values, beta, tensors of the omega."""
         if not torch.is_grad_enabled():
             return False
-        parameters = [self.beta, self.values, *vars(self.omega).values()]
-        tensors = [queries, self.memories, *(p for p in parameters if isinstance(p, Tensor))]
-        return any(tensor.requires_grad for tensor in tensors)
+        inputs = [queries, self.memories, self.beta, self.values]
+        tensors = [each for each in inputs if isinstance(each, Tensor)]
+        return self.omega.requires_grad or any(tensor.requires_grad for tensor in tensors)
 
     def _rules(
         self, queries: Tensor, beta: float | Tensor, max_steps: int, tol: float | None, trace: bool

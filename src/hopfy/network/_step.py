@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hopfy.network._energy import varies_between_rows
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
 from hopfy.theory import proves_fixed_point
@@ -64,7 +63,7 @@ class DenseStep:
     def __init__(self, memories: Tensor, omega: Omega) -> None:
         self._memories = memories
         self._omega = omega
-        self._rows_are_alike = memories.ndim == 2 and not varies_between_rows(omega)
+        self._rows_are_alike = memories.ndim == 2 and not omega.varies_by_row
 
     def step(self, scaled_queries: Tensor) -> Step:
         size = max(1, _BLOCK // self._memories.shape[-2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -151,25 +150,12 @@ def no_more_than_there_is(
     omega: Omega | nn.Module, scores: Tensor, mask: Tensor | None
 ) -> Omega | nn.Module:
     """A bag with fewer than k entries takes all of them."""
-    structure: Any = getattr(omega, "structure", None)
-    k = getattr(structure, "k", None)
-    if k is None:
+    if not isinstance(omega, Omega):
         return omega
-    if mask is None and not isinstance(k, Tensor):
-        fitting: Any = min(k, scores.shape[-1])
-    elif mask is None:
-        fitting = k.clamp_max(scores.shape[-1])
-    else:
-        there = mask.sum(-1, keepdim=True)
-        if not isinstance(k, Tensor):
-            fitting = there.clamp_max(k)
-        else:
-            beside = k if k.ndim in (0, scores.ndim) else k.unsqueeze(-1)
-            fitting = torch.minimum(beside, there)
-        # One row of a mask may serve many rows of scores; a structure wants k beside every row.
-        fitting = fitting.expand(*scores.shape[:-1], 1)
-    fitted = dataclasses.replace(structure, k=fitting)
-    return dataclasses.replace(omega, structure=fitted)  # type: ignore[type-var]
+    if mask is None:
+        return omega.clip(scores.shape[-1])
+    # One row of a mask may serve many rows of scores; a structure wants k beside every row.
+    return omega.clip(mask.sum(-1, keepdim=True).expand(*scores.shape[:-1], 1))
 
 
 def _check_beta(beta: Any, heads: int) -> Any:

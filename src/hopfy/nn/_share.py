@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from hopfy._checks import as_dim, as_mask, as_scores
 from hopfy.omega import Omega, SparseMAP
-from hopfy.structures import KSubsets
+from hopfy.structures import KSubsets, Structure
 
 __all__ = ["ShareOfLength"]
 
@@ -36,6 +37,7 @@ class ShareOfLength(Omega):
             [1., 1., 0., 0.]])
     """
 
+    family = "share-of-length"
     share: float
     structure: Callable[[Any], Any] = KSubsets
 
@@ -54,6 +56,29 @@ class ShareOfLength(Omega):
             length = as_mask(mask, scores).sum(dim).to(torch.get_default_dtype())
         k = torch.minimum((self.share * length).round().clamp_min(1), length)
         return SparseMAP(self.structure(k))(scores, mask, dim=dim)
+
+    def spec(self) -> dict[str, Any]:
+        """Its structure must be a class with a ``family``, alone or in a ``functools.partial``."""
+        bound = self.structure
+        made = bound(1) if isinstance(bound, type | functools.partial) else None
+        if not isinstance(made, Structure):
+            raise TypeError(
+                f"expected a structure that a file can describe, such as KSubsets, got {bound!r}."
+            )
+        structure = {key: value for key, value in made.spec().items() if key != "k"}
+        return {"family": self.family, "share": float(self.share), "structure": structure}
+
+    @classmethod
+    def _decoded(cls, key: str, value: Any) -> Any:
+        if key != "structure":
+            return super()._decoded(key, value)
+        made = Structure.from_spec({**value, "k": 1})
+        others = {name: each for name, each in vars(made).items() if name != "k"}
+        return functools.partial(type(made), **others) if others else type(made)
+
+    @property
+    def varies_by_row(self) -> bool:
+        return True
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         k = weights.detach().sum(dim).round()

@@ -1,20 +1,32 @@
-"""What every regulariser can do, written once."""
+"""What every regularizer can do, written once."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_dim, as_mask, as_scores, as_weights
+from hopfy._checks import (
+    as_dim,
+    as_mask,
+    as_scores,
+    as_weights,
+    domain_tolerance,
+    values_can_be_read,
+)
+from hopfy._facts import Described, IndexTarget, Reach
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Omega"]
 
 
-class Omega(ABC):
-    r"""A convex regulariser :math:`\Omega` with all that the paper derives from it.
+class Omega(Described, ABC):
+    r"""A convex regularizer :math:`\Omega` with all that the paper derives from it.
 
     ========================  =====================================================================
     ``omega(scores)``         :math:`\hat y(\theta) = \arg\max_y \theta^\top y - \Omega(y)` (Eq. 3)
@@ -24,8 +36,91 @@ class Omega(ABC):
     ``omega.margin``          the smallest m of Def. 1; infinite if there is none
     ========================  =====================================================================
 
-    A subclass writes the prediction, the value and the margin; the rest follows.
+    A subclass writes the prediction, the value and the margin; the rest follows. Generic code
+    (networks, layers, search, certificates, files) never asks which class it holds. It asks the
+    questions below, whose defaults are safe for any map; a subclass that knows more answers more.
+
+    ==========================  ===================================================================
+    ``spec()``, ``from_spec``   a JSON-able description and the way back (set ``family``); ``name``
+    ``tensors()``               every tensor parameter; ``requires_grad``, ``map_tensors``
+    ``event_dims``              how many trailing dimensions of the scores one problem has
+    ``varies_by_row``           whether a parameter differs from row to row
+    ``is_softmax``              whether every weight is positive and log-sum-exp merges parts
+    ``reach(beta)``             where the support must lie
+    ``exact_margin(size)``      the lead that makes an answer exact, as a rational number
+    ``largest_mass``            how much weight an answer can have in total
+    ``base_point(scores)``      the prediction at zero scores
+    ``clip(counts)``            the same map for rows with fewer entries than k
+    ``target_from(indices)``    class indices, states, heads, partners or index lists as weights
+    ``violation(weights)``      how far weights are outside the domain
+    ==========================  ===================================================================
     """
+
+    @property
+    def event_dims(self) -> int:
+        """How many trailing dimensions of the scores one problem has."""
+        return 1
+
+    @property
+    def varies_by_row(self) -> bool:
+        """Whether a parameter (alpha, k) is a tensor that may differ from row to row."""
+        return any(tensor.ndim > 0 for tensor in self.tensors().values())
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the map is softmax: never sparse, and merged from parts by log-sum-exp."""
+        return False
+
+    def reach(self, beta: float = 1.0) -> Reach | None:  # noqa: ARG002
+        r"""Where the support of :math:`\hat y(\beta s)` must lie, in units of s; None: anywhere."""
+        return None
+
+    def exact_margin(self, size: int = 1) -> Fraction | None:  # noqa: ARG002
+        """The lead that makes an answer of ``size`` ones exact; None: no such lead is known."""
+        return None
+
+    @property
+    def largest_mass(self) -> float | Tensor | None:
+        """The largest sum of weights of one answer; None: only bounded by the number of entries."""
+        return None
+
+    def base_point(self, scores: Tensor) -> Tensor:
+        """The prediction :math:`y_0` at zero scores shaped like ``scores``; rows are shared if equal."""
+        return self(self.origin(scores))
+
+    def origin(self, scores: Tensor) -> Tensor:
+        """Zero scores: one problem, or as many as there are where parameters vary by row."""
+        shape = scores.shape if self.varies_by_row else scores.shape[-self.event_dims :]
+        return scores.new_zeros(shape)
+
+    def scale_factors(self, scale: float | Tensor) -> Omega:  # noqa: ARG002
+        """The same map with higher-order scores (transitions) times ``scale``, one per row (B, 1)."""
+        return self
+
+    def clip(self, counts: int | Tensor) -> Self:  # noqa: ARG002
+        """The same map where a row has only ``counts`` (broadcasts to (..., 1)) entries."""
+        return self
+
+    def violation(self, weights: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:  # noqa: ARG002
+        """How far weights are outside the domain (0: inside, or not known), one number per problem.
+
+        ``mask`` (like the weights) is False where an entry is not there.
+        """
+        return torch.zeros_like(weights.detach().select(dim, 0))
+
+    def target_from(
+        self,
+        indices: Tensor,
+        scores: Tensor,
+        *,
+        dim: int = -1,  # noqa: ARG002
+        ignore_index: int = -100,  # noqa: ARG002
+    ) -> IndexTarget:
+        """Integer targets as weights like the scores; ``ignore_index`` removes what it stands for."""
+        raise TypeError(
+            f"expected a target of weights shaped like the scores {tuple(scores.shape)}, as "
+            f"{type(self).__name__} does not say what integers mean; got {indices.dtype}."
+        )
 
     @abstractmethod
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
@@ -33,7 +128,7 @@ class Omega(ABC):
 
     @abstractmethod
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
-        """The regulariser at weights in its domain, reduced over ``dim``."""
+        """The regularizer at weights in its domain, reduced over ``dim``."""
 
     @property
     @abstractmethod
@@ -52,13 +147,14 @@ class Omega(ABC):
     ) -> Tensor:
         r"""The Fenchel-Young loss :math:`L(\theta, y)`, reduced over ``dim`` (Eq. 6).
 
-        ``target`` holds weights in the domain of the regulariser, shaped like the scores. The loss
+        ``target`` holds weights in the domain of the regularizer, shaped like the scores. The loss
         is never negative, zero exactly at the prediction, and its gradient with respect to the
         scores is the prediction minus the target.
         """
         dtype = scores.dtype
         scores, dim = _prepare(scores, mask, dim)
         target = as_weights(target, scores)
+        self._check_target(target, scores, dim)
         if dtype in (torch.float16, torch.bfloat16):
             scores, target = scores.float(), target.float()
         weights = self(scores, dim=dim)
@@ -69,6 +165,29 @@ class Omega(ABC):
         loss = gap + self.value(target, dim=dim) - self.value(weights.detach(), dim=dim)
         # Rounding may go below zero by an ulp: lift the value and leave the gradient alone.
         return (loss + (-loss.detach()).clamp_min(0)).to(dtype)  # type: ignore[no-any-return]
+
+    def _check_target(self, target: Tensor, scores: Tensor, dim: int) -> None:
+        """Raise a ValueError unless the target lies in the domain."""
+        if not values_can_be_read(target) or not target.numel():
+            return
+        excess = self.violation(target, scores.detach() > -torch.inf, dim=dim)
+        if bool((excess > domain_tolerance(target.dtype)).any()):
+            raise ValueError(
+                f"expected targets in the domain of {self.name} (see its `violation`), got one that "
+                f"is {float(excess.max()):.3g} outside; pass indices, or weights that sum as the "
+                "predictions do."
+            )
+
+    def rise(self, scores: Tensor, weights: Tensor) -> Tensor:
+        r""":math:`\Omega(\hat y(\theta)) - \Omega(y_0)` for scores and their prediction, (...).
+
+        Where the regularizer also holds higher-order scores they count; it is never negative.
+        """
+        return self.value(weights) - self.value(self.base_point(scores))
+
+    def base_loss(self, scores: Tensor) -> Tensor:
+        r""":math:`L(\theta; y_0) = \Omega^*(\theta) - \Omega^*(0) - \theta^\top y_0`, (...)."""
+        return self.loss(scores, self.base_point(scores))
 
 
 def _prepare(scores: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, int]:

@@ -1,8 +1,9 @@
-"""Regularisers by name, for command lines and configuration files."""
+"""Regularizers by name, for command lines and configuration files."""
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from hopfy.omega._base import Omega
 from hopfy.omega._norm import Norm
@@ -13,11 +14,25 @@ from hopfy.structures import KSubsets, SequentialKSubsets
 
 __all__ = ["omega_from"]
 
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+_FAMILIES = {
+    "softmax": "softmax",
+    "shannon": "softmax",
+    "sparsemax": "sparsemax",
+    "entmax": "{}-entmax",
+    "tsallis": "{}-entmax",
+    "normmax": "{}-normmax",
+    "subsets": "{}-subsets",
+    "ksubsets": "{}-subsets",
+    "topk": "{}-subsets",
+    "sequentialsubsets": "sequential-{}-subsets",
+    "sequentialksubsets": "sequential-{}-subsets",
+}
 _EXAMPLES = '"softmax", "sparsemax", "1.5-entmax", "5-normmax", "3-subsets", "sequential-3-subsets"'
 
 
 def omega_from(name: str | Omega) -> Omega:
-    """The regulariser with this name; an `Omega` is returned as it is.
+    """The regularizer with this name; an `Omega` is returned as it is.
 
     >>> import hopfy
     >>> hopfy.omega_from("1.5-entmax")
@@ -38,15 +53,31 @@ def omega_from(name: str | Omega) -> Omega:
         return Shannon()
     if key == "sparsemax":
         return Tsallis(2.0)
-    match = re.fullmatch(r"(inf|\d+(?:\.\d+)?)-(entmax|normmax|subsets)", key)
-    sequential = re.fullmatch(r"sequential-(\d+)-subsets", key)
+    sequential = re.fullmatch(rf"sequential-(\d+)-subsets(?:, transition ({_NUMBER}))?", key)
     if sequential is not None:
-        return SparseMAP(SequentialKSubsets(int(sequential[1])))
+        transition = float(sequential[2] or 0.0)
+        return SparseMAP(SequentialKSubsets(int(sequential[1]), transition))
+    match = re.fullmatch(r"(inf|\d+(?:\.\d+)?)-(entmax|normmax|subsets)", key)
     if match is None:
-        raise ValueError(f"expected a name such as {_EXAMPLES}, got {name!r}.")
+        raise ValueError(f"expected a name such as {_EXAMPLES}, got {name!r}{_suggestion(key)}.")
     number, family = float(match[1]), match[2]
     if family == "entmax":
         return Tsallis(number)
     if family == "normmax":
         return Norm(number)
     return SparseMAP(KSubsets(int(number) if number.is_integer() else number))
+
+
+def _suggestion(key: str) -> str:
+    """The nearest name: ``"entmax15"`` means ``"1.5-entmax"``, as other packages call it."""
+    family = get_close_matches(re.sub(r"[^a-z]", "", key), _FAMILIES, n=1, cutoff=0.6)
+    if not family:
+        return ""
+    nearest = _FAMILIES[family[0]]
+    digits = re.search(_NUMBER, key)
+    if "{}" in nearest:
+        number = digits[0].strip("-") if digits else "2"
+        if "." not in number and len(number) == 2 and family[0].startswith(("entmax", "tsallis")):
+            number = f"{number[0]}.{number[1]}"  # entmax15 and entmax_15 stand for alpha = 1.5
+        nearest = nearest.format(number.removesuffix(".0"))
+    return f'; did you mean "{nearest}"'

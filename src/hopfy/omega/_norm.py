@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import NORMMAX_ALPHA, as_dim, as_parameter, check_parameter
-from hopfy.omega._base import Omega
+from hopfy._checks import NORMMAX_ALPHA, as_dim, as_parameter, check_parameter, number_of
+from hopfy._facts import Reach
+from hopfy.omega._simplex import SimplexOmega
 
 __all__ = ["Norm"]
 
 
 @dataclass(frozen=True)
-class Norm(Omega):
+class Norm(SimplexOmega):
     r"""Norm negentropy :math:`\Omega(y) = \|y\|_\alpha - 1` on the simplex (Eq. 5).
 
     Its prediction is `hopfy.functional.normmax`; its margin is 1 for every alpha. alpha = inf is the
@@ -24,6 +26,7 @@ class Norm(Omega):
     tensor([0.5109, 0.4891, 0.0000])
     """
 
+    family = "normmax"
     alpha: float | Tensor = 2.0
 
     def __post_init__(self) -> None:
@@ -45,3 +48,15 @@ class Norm(Omega):
     @property
     def margin(self) -> float:
         return 1.0
+
+    @property
+    def name(self) -> str:
+        alpha = number_of(self.alpha)
+        return "normmax" if alpha is None else f"{alpha:g}-normmax"
+
+    def reach(self, beta: float = 1.0) -> Reach:
+        """A score that trails the best by the margin, 1, gets weight 0."""
+        return Reach(1, 1 / beta)
+
+    def exact_margin(self, size: int = 1) -> Fraction | None:
+        return Fraction(1) if size == 1 else None

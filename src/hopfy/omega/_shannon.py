@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy.omega._base import Omega
+from hopfy.omega._simplex import SimplexOmega
 
 __all__ = ["Shannon"]
 
 
 @dataclass(frozen=True)
-class Shannon(Omega):
+class Shannon(SimplexOmega):
     r"""Shannon's negentropy :math:`\Omega(y) = \sum_i y_i \log y_i` on the simplex.
 
     Its prediction is softmax and its loss the cross-entropy (up to the target's entropy). It has no
@@ -23,6 +23,16 @@ class Shannon(Omega):
     >>> hopfy.Shannon()(torch.tensor([0.0, 0.0]))
     tensor([0.5000, 0.5000])
     """
+
+    family = "softmax"
+
+    @property
+    def name(self) -> str:
+        return "softmax"
+
+    @property
+    def is_softmax(self) -> bool:
+        return True
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.softmax(scores, dim=dim, mask=mask)

@@ -1,22 +1,27 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import as_mask, as_scores, as_weights, values_can_be_read
-from hopfy.functional._sparsemap import sequential_marginals
+from hopfy._checks import as_dim, as_weights, masked, values_can_be_read
+from hopfy._facts import IndexTarget, Reach
 from hopfy.omega._base import Omega, _Envelope
-from hopfy.structures import KSubsets, SequentialKSubsets, Structure
+from hopfy.structures import Structure
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SparseMAP"]
 
 
 @dataclass(frozen=True)
 class SparseMAP(Omega):
-    r"""The SparseMAP regulariser :math:`\Omega(y) = \tfrac12\|y_V\|^2` over a set of structures (Eq. 10).
+    r"""The SparseMAP regularizer :math:`\Omega(y) = \tfrac12\|y_V\|^2` over a set of structures (Eq. 10).
 
     Its prediction is `hopfy.functional.sparsemap`. Where the structure has higher-order scores
     :math:`\theta_F` (transitions, pairs) the conjugate and the loss count them:
@@ -35,6 +40,7 @@ class SparseMAP(Omega):
     """
 
     structure: Structure
+    family = "sparsemap"
 
     def __post_init__(self) -> None:
         if not isinstance(self.structure, Structure):
@@ -46,21 +52,88 @@ class SparseMAP(Omega):
         return F.sparsemap(scores, self.structure, dim=dim, mask=mask)
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
-        if self.structure.event_dims == 1:
-            weights = weights.movedim(dim, -1)
-        return self.structure.regulariser(weights)
+        return self.structure.regularizer(self._event_last(weights, dim))
 
     @property
     def margin(self) -> float:
         return self.structure.margin
 
+    # ------------------------------------------------------------------ facts: the structure's
+
+    @classmethod
+    def _decoded(cls, key: str, value: Any) -> Any:
+        return Structure.from_spec(value) if key == "structure" else super()._decoded(key, value)
+
+    @property
+    def name(self) -> str:
+        return self.structure.name
+
+    @property
+    def event_dims(self) -> int:
+        return self.structure.event_dims
+
+    @property
+    def varies_by_row(self) -> bool:
+        return self.structure.varies_by_row
+
+    def reach(self, beta: float = 1.0) -> Reach | None:
+        found = self.structure.reach()
+        return None if found is None else found._replace(distance=found.distance / beta)
+
+    def exact_margin(self, size: int = 1) -> Fraction | None:
+        return self.structure.exact_margin(size)
+
+    @property
+    def largest_mass(self) -> float | Tensor | None:
+        return self.structure.largest_mass
+
+    def scale_factors(self, scale: float | Tensor) -> Omega:
+        return replace(self, structure=self.structure.scale_factors(scale))
+
+    def clip(self, counts: int | Tensor) -> Self:
+        return replace(self, structure=self.structure.clip(counts))
+
+    def violation(self, weights: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        present = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask
+        weights, present = self._event_last(weights, dim), self._event_last(present, dim)
+        return self.structure.violation(weights, present)
+
+    def target_from(
+        self, indices: Tensor, scores: Tensor, *, dim: int = -1, ignore_index: int = -100
+    ) -> IndexTarget:
+        """What the structure's ``target_from`` says; index lists run along ``dim``."""
+        last = as_dim(dim, scores.ndim) == scores.ndim - 1
+        if last or self.event_dims > 1 or indices.ndim != scores.ndim:
+            return self.structure.target_from(indices, scores, ignore_index)
+        rows = scores.movedim(dim, -1)
+        found = self.structure.target_from(indices.movedim(dim, -1), rows, ignore_index)
+        present = None if found.present is None else found.present.movedim(-1, dim)
+        return IndexTarget(found.weights.movedim(-1, dim), present)
+
+    def _event_last(self, tensor: Tensor, dim: int) -> Tensor:
+        return tensor.movedim(dim, -1) if self.event_dims == 1 else tensor
+
+    def rise(self, scores: Tensor, weights: Tensor) -> Tensor:
+        if not self.structure.has_factors:
+            return super().rise(scores, weights)
+        gain = (scores * weights).sum(self.structure.event_axes)
+        return gain - self.conjugate(scores) + self.conjugate(self.origin(scores))
+
+    def base_loss(self, scores: Tensor) -> Tensor:
+        if not self.structure.has_factors:
+            return super().base_loss(scores)
+        gain = (scores * self.base_point(scores)).sum(self.structure.event_axes)
+        return self.conjugate(scores) - self.conjugate(self.origin(scores)) - gain
+
+    # ------------------------------------------------------------------ conjugate and loss
+
     def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
-        if isinstance(self.structure, KSubsets):
+        if self._is_plain:
             return super().conjugate(scores, mask, dim=dim)
         rows = self._rows(scores, mask, dim)
         theta, weights, marginals = self._predict(rows)
         score = _Envelope.apply(theta, weights, torch.zeros_like(weights), -1)  # type: ignore[no-untyped-call]
-        return (score - self.structure.regulariser(marginals.detach())).to(scores.dtype)  # type: ignore[no-any-return]
+        return (score - self.structure.regularizer(marginals.detach())).to(scores.dtype)  # type: ignore[no-any-return]
 
     def loss(
         self,
@@ -78,42 +151,37 @@ class SparseMAP(Omega):
         unless ``factor_target`` (..., *factor) gives the factor marginals. The gradient is the
         prediction minus the target, in both kinds of scores.
         """
-        if isinstance(self.structure, KSubsets):
+        if self._is_plain:
             return super().loss(scores, target, mask, dim=dim)
         rows = self._rows(scores, mask, dim)
         target = as_weights(target, scores)
-        if self.structure.event_dims == 1:
-            target = target.movedim(dim, -1)
+        target = self._event_last(target, dim)
+        self._check_target(target, rows, -1)
         target = target.double()
         factors = self._factor_target(rows, target, factor_target)
         theta, weights, marginals = self._predict(rows)
         wanted = torch.cat([target.flatten(-self.structure.event_dims), factors], -1)
         gap = _Envelope.apply(theta, weights, wanted, -1)  # type: ignore[no-untyped-call]
-        omega = self.structure.regulariser
+        omega = self.structure.regularizer
         loss = gap + omega(target) - omega(marginals.detach())
         # Rounding may go below zero by an ulp: lift the value and leave the gradient alone.
         return (loss + (-loss.detach()).clamp_min(0)).to(scores.dtype)  # type: ignore[no-any-return]
 
     def _rows(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         """Scores in float64, masked, with the problem in the last dimensions."""
-        scores = as_scores(scores)
-        if mask is not None:
-            scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
-        if self.structure.event_dims == 1:
-            scores = scores.movedim(dim, -1)
-        return scores.double()
+        return self._event_last(masked(scores, mask), dim).double()
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether Omega is its value at the weights of one dimension, as for any other regularizer."""
+        return self.event_dims == 1 and not self.structure.has_factors
 
     def _predict(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All scores (..., n + f), the prediction for all of them, and its unary part."""
         structure = self.structure
         rows = structure.rows(scores)
         factor_scores = rows.factor_scores.reshape((*rows.batch, rows.factor_scores.shape[-1]))
-        if isinstance(structure, SequentialKSubsets) and not factor_scores.requires_grad:
-            # The compiled solver does, as nobody asks how the edges' marginals change.
-            marginals, factors = sequential_marginals(scores, structure)
-        else:
-            solution = F.sparsemap_solution(scores, structure)
-            marginals, factors = solution.marginals, solution.factor_marginals
+        marginals, factors = structure.marginals(scores)
         theta = torch.cat([scores.flatten(-structure.event_dims), factor_scores], -1)
         factors = factors.reshape(factor_scores.shape)
         weights = torch.cat([marginals.flatten(-structure.event_dims), factors], -1)

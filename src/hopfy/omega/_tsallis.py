@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import ENTMAX_ALPHA, as_dim, as_parameter, check_parameter
-from hopfy.omega._base import Omega
+from hopfy._checks import ENTMAX_ALPHA, as_dim, as_parameter, check_parameter, number_of
+from hopfy._facts import Reach
+from hopfy.omega._simplex import SimplexOmega
 
 __all__ = ["Tsallis"]
 
 
 @dataclass(frozen=True)
-class Tsallis(Omega):
+class Tsallis(SimplexOmega):
     r"""Tsallis negentropy :math:`\Omega(y) = \frac{\|y\|_\alpha^\alpha - 1}{\alpha(\alpha - 1)}` (Eq. 4).
 
     Its prediction is `hopfy.functional.entmax` and its margin :math:`1/(\alpha - 1)`. alpha = 1 is
@@ -30,6 +32,7 @@ class Tsallis(Omega):
     tensor([1., 0.])
     """
 
+    family = "entmax"
     alpha: float | Tensor = 1.5
 
     def __post_init__(self) -> None:
@@ -52,6 +55,26 @@ class Tsallis(Omega):
         alpha = self.alpha
         alpha = float(alpha.detach().min()) if isinstance(alpha, Tensor) else alpha
         return math.inf if alpha == 1 else 1 / (alpha - 1)
+
+    @property
+    def name(self) -> str:
+        alpha = number_of(self.alpha)
+        return "entmax" if alpha is None else f"{alpha:g}-entmax"
+
+    @property
+    def is_softmax(self) -> bool:
+        return number_of(self.alpha) == 1
+
+    def reach(self, beta: float = 1.0) -> Reach | None:
+        """A score that trails the best by the margin of the smallest alpha gets weight 0."""
+        return Reach(1, self.margin / beta) if math.isfinite(self.margin) else None
+
+    def exact_margin(self, size: int = 1) -> Fraction | None:
+        """1 / (alpha - 1); None at alpha = 1 (never sparse) and alpha = inf (ties are shared)."""
+        alpha = number_of(self.alpha)
+        if size != 1 or alpha is None or not 1 < alpha < math.inf:
+            return None
+        return 1 / (Fraction(alpha) - 1)
 
 
 def _expm1_ratio(t: Tensor) -> Tensor:

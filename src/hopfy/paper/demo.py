@@ -169,7 +169,7 @@ def _of_pairs(
     energies = [] if found.energies is None else [float(e.mean()) for e in found.energies]
     return Outcome(
         damage,
-        "2-subsets" if isinstance(structure, KSubsets) else "seq. 2-subsets",
+        structure.name,
         exact=_percent((weights.gather(1, pairs) == 1).all(-1)),
         right=_percent((chosen == pairs.sort(-1).values).all(-1)),
         certified=_percent(found.certified),

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy.omega import Omega, SparseMAP, omega_from
+from hopfy.omega import Omega, omega_from
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._drawing import canvas, save
 from hopfy.plot import regularization_path
 from hopfy.plot._paths import weights_over
-from hopfy.structures import SequentialKSubsets
 
 __all__ = ["Fig2", "Fig2Config", "experiment"]
 
@@ -131,10 +130,7 @@ experiment = Fig2()
 
 
 def _omega(name: str) -> Omega:
-    omega = omega_from(name)
-    if isinstance(omega, SparseMAP) and isinstance(omega.structure, SequentialKSubsets):
-        return SparseMAP(SequentialKSubsets(omega.structure.k, TRANSITION))
-    return omega
+    return omega_from(f"{name}, transition {TRANSITION:g}" if "sequential" in name else name)
 
 
 def _theta() -> Tensor:

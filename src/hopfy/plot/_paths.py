@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hopfy.omega import Omega, SparseMAP, omega_from
+from hopfy.omega import Omega, omega_from
 from hopfy.plot._style import colour, fresh_axes, name_of, pyplot
-from hopfy.structures import SequentialKSubsets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,13 +68,8 @@ def regularization_path(
 
 def weights_over(omega: Omega, theta: Tensor, temperatures: Tensor) -> Tensor:
     """The weights (T, N); scores of transitions are divided by the temperature like all others."""
-    scores = theta / temperatures.unsqueeze(-1)
-    structure = omega.structure if isinstance(omega, SparseMAP) else None
-    if isinstance(structure, SequentialKSubsets) and isinstance(structure.transition, int | float):
-        transition = structure.transition / temperatures.unsqueeze(-1)
-        edges = transition.expand(-1, theta.numel() - 1)
-        omega = SparseMAP(SequentialKSubsets(structure.k, edges))
-    return omega(scores)
+    colder = 1 / temperatures.unsqueeze(-1)
+    return omega.scale_factors(colder)(theta * colder)
 
 
 def _path(omega: Omega, theta: Tensor, temperatures: Tensor, legend: bool, ax: Axes) -> Axes:

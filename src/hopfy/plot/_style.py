@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
-from hopfy.structures import KSubsets, SequentialKSubsets
+from hopfy.omega import Omega
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,15 +51,4 @@ def name_of(omega: Omega) -> str:
     >>> name_of(hopfy.Norm(5.0))
     '5-normmax'
     """
-    if isinstance(omega, Shannon):
-        return "softmax"
-    if isinstance(omega, Tsallis | Norm):
-        family = "entmax" if isinstance(omega, Tsallis) else "normmax"
-        alpha = omega.alpha
-        return f"{alpha:g}-{family}" if isinstance(alpha, int | float) else family
-    structure = omega.structure if isinstance(omega, SparseMAP) else None
-    if isinstance(structure, KSubsets) and isinstance(structure.k, int | float):
-        return f"{structure.k:g}-subsets"
-    if isinstance(structure, SequentialKSubsets) and isinstance(structure.transition, int | float):
-        return f"sequential {structure.k}-subsets, transition {structure.transition:g}"
-    return str(omega)
+    return omega.name

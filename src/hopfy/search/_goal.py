@@ -2,15 +2,11 @@ r"""How far below the best scores a map looks."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-from torch import Tensor
+from hopfy.omega import Omega
 
-from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis
-from hopfy.structures import KSubsets
-
-__all__ = ["Goal", "goal_of", "is_softmax"]
+__all__ = ["Goal", "goal_of"]
 
 
 class Goal(NamedTuple):
@@ -37,18 +33,9 @@ def goal_of(omega: Omega, beta: float) -> Goal | None:
     >>> goal_of(hopfy.SparseMAP(hopfy.structures.KSubsets(3)), beta=4.0)
     Goal(rank=3, reach=0.25, ties=True)
     """
-    if isinstance(omega, SparseMAP) and isinstance(omega.structure, KSubsets):
-        k = omega.structure.k
-        if isinstance(k, Tensor) and k.ndim:
-            raise ValueError(f"expected an omega with one k for all queries, got {omega!r}.")
-        return Goal(max(1, math.ceil(float(k))), 1 / beta)
-    if isinstance(omega, Tsallis | Norm):
-        if isinstance(omega.alpha, Tensor) and omega.alpha.ndim:
-            raise ValueError(f"expected an omega with one alpha for all queries, got {omega!r}.")
-        return Goal(1, omega.margin / beta) if math.isfinite(omega.margin) else None
-    return None
-
-
-def is_softmax(omega: Omega) -> bool:
-    """Whether the map is softmax, which streams in its own way."""
-    return isinstance(omega, Shannon) or (isinstance(omega, Tsallis) and omega.margin == math.inf)
+    if omega.varies_by_row:
+        raise ValueError(
+            f"expected an omega with the same parameters for all queries, got {omega!r}."
+        )
+    reach = omega.reach(beta)
+    return None if reach is None else Goal(*reach)

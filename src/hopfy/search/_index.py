@@ -17,7 +17,7 @@ from hopfy._runtime.compilation import compiled, runs_compiled
 from hopfy.omega import Omega
 from hopfy.search._bounds import Bounds, Plain, block_maxima
 from hopfy.search._candidates import best_first, weights_of
-from hopfy.search._goal import Goal, goal_of, is_softmax
+from hopfy.search._goal import Goal, goal_of
 from hopfy.search._growing import Growing
 from hopfy.search._plan import budget_for, planned_bounds, principal_bounds
 from hopfy.search._principal import Principal
@@ -156,7 +156,7 @@ class ExactIndex:
         """
         queries = as_queries(queries, self._memories)
         beta = as_positive(beta, "beta")
-        if is_softmax(omega):
+        if omega.is_softmax:
             return Update(softmax_update(self._memories, queries, beta), None)
         goal = goal_of(omega, beta)
         if goal is None or not self._can_sweep(goal):

@@ -12,6 +12,7 @@ from hopfy.structures._factor_graph import (
     Sequence,
     Xor,
 )
+from hopfy.structures._grid import Grid
 from hopfy.structures._ksubsets import AtMostK, KSubsets
 from hopfy.structures._matching import Matching
 from hopfy.structures._oracle import Oracle
@@ -25,6 +26,7 @@ __all__ = [
     "Chain",
     "Factor",
     "FactorGraph",
+    "Grid",
     "KSubsets",
     "Matching",
     "Or",

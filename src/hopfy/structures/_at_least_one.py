@@ -15,6 +15,12 @@ __all__ = ["AtLeastOne"]
 class AtLeastOne(Structure):
     """All non-empty choices: the structures of the factor `Or`."""
 
+    family = "at-least-one"
+
+    @property
+    def has_factors(self) -> bool:
+        return False
+
     @property
     def margin(self) -> float:
         return 2.0

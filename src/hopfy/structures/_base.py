@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import NamedTuple
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_mask, as_scores
+from hopfy import functional as F
+from hopfy._checks import check_range, masked, one_hot
+from hopfy._facts import Described, IndexTarget, Reach
 
-__all__ = ["Rows", "Structure", "flat_rows"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Rows", "Structure", "flat_rows", "one_per_row"]
 
 
 class Rows(NamedTuple):
@@ -49,14 +55,19 @@ class Rows(NamedTuple):
         return "row " + ", ".join(str(int(i)) for i in where)
 
 
-class Structure(ABC):
+class Structure(Described, ABC):
     r"""A set of bit vectors :math:`[y_V; y_F]`, known by its best-scoring member.
 
     A subclass writes `oracle`, and, where it has higher-order scores or parameters, `rows`. The
     trailing ``event_dims`` dimensions of the scores hold one problem: 1 for a set of N items, 2 for the
     arcs of a tree. `hopfy.functional.sparsemap` does the rest: marginals, gradients, batches, masks.
 
-    The regulariser is :math:`\tfrac{c}{2}\|y_V\|^2` with the ``curvature`` c, which is 1 unless each bit
+    Generic code asks the questions below, whose defaults are safe for any structure: the ones of
+    `hopfy.Omega` (``spec``, ``tensors``, ``varies_by_row``, ``reach``, ``exact_margin``,
+    ``largest_mass``, ``clip``, ``target_from``, ``violation``) and ``solve``, ``marginals``,
+    ``has_factors``.
+
+    The regularizer is :math:`\tfrac{c}{2}\|y_V\|^2` with the ``curvature`` c, which is 1 unless each bit
     counts with both of its states (`SequentialKSubsets`).
 
     >>> import torch, hopfy
@@ -73,6 +84,7 @@ class Structure(ABC):
 
     event_dims: int = 1
     curvature: float = 1.0
+    is_factor_graph: bool = False  # whether its polytope is the intersection of its factors'
 
     @abstractmethod
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -103,9 +115,72 @@ class Structure(ABC):
             )
         return rows.factor_scores.new_zeros((bits.shape[0], 0))
 
-    def regulariser(self, weights: Tensor) -> Tensor:
+    def regularizer(self, weights: Tensor) -> Tensor:
         r""":math:`\Omega(y)`, reduced over the trailing ``event_dims`` dimensions."""
         return self.curvature / 2 * weights.square().sum(self.event_axes)
+
+    # ------------------------------------------------------------------ facts, with safe defaults
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether there may be higher-order scores, so that Omega is more than its value at y_V."""
+        return True
+
+    @property
+    def varies_by_row(self) -> bool:
+        """Whether a parameter is a tensor that may differ from row to row."""
+        return any(tensor.ndim > 0 for tensor in self.tensors().values())
+
+    def reach(self) -> Reach | None:
+        """Where the support must lie, if adding a constant to all scores changes nothing."""
+        return None
+
+    def exact_margin(self, size: int) -> Fraction | None:  # noqa: ARG002
+        """The lead of the weakest member of a set of ``size`` over all others that makes it exact."""
+        return None
+
+    @property
+    def largest_mass(self) -> float | Tensor | None:
+        """The most bits that a structure has; None: not known."""
+        return None
+
+    def clip(self, counts: int | Tensor) -> Self:  # noqa: ARG002
+        """The same structures for rows with only ``counts`` (broadcasts to (..., 1)) entries."""
+        return self
+
+    def scale_factors(self, scale: float | Tensor) -> Structure:  # noqa: ARG002
+        """The same structures with higher-order scores times ``scale``, a number or one per row (B, 1)."""
+        if self.has_factors and self.tensors():
+            raise NotImplementedError(
+                f"expected {type(self).__name__}.scale_factors to say how its factor scores scale."
+            )
+        return self
+
+    def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor | None:  # noqa: ARG002
+        """SparseMAP by the exact solver this structure has; None: it has only its oracle."""
+        return None
+
+    def marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """SparseMAP marginals (..., *event) and those of the factors, both differentiable."""
+        solution = F.sparsemap_solution(scores, self)
+        return solution.marginals, solution.factor_marginals
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:  # noqa: ARG002
+        """How far weights (..., *event) are outside the hull of the structures, as far as is known."""
+        weights = weights.detach()
+        return torch.maximum(-weights, weights - 1).clamp_min(0).amax(self.event_axes)
+
+    def target_from(self, indices: Tensor, scores: Tensor, ignore_index: int) -> IndexTarget:
+        """Integer targets as bits; here, of one dimension: index lists (..., k) or 0/1 rows.
+
+        In a row of zeros and ones ``ignore_index`` removes the entry; in an index list it is padding.
+        """
+        if self.event_dims != 1:
+            raise TypeError(
+                f"expected a target of zeros and ones shaped like the scores {tuple(scores.shape)} "
+                f"for {type(self).__name__}, got integers of shape {tuple(indices.shape)}."
+            )
+        return _sets_from(indices, scores, ignore_index)
 
     @property
     def margin(self) -> float:
@@ -122,9 +197,7 @@ class Structure(ABC):
 
         Rows with nothing to select give zeros.
         """
-        scores = as_scores(scores)
-        if mask is not None:
-            scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
+        scores = masked(scores, mask)
         rows = self.rows(scores.detach()).detached()
         live = (rows.scores > -torch.inf).flatten(1).any(1)
         bits = torch.zeros(rows.scores.shape, dtype=torch.int8)
@@ -148,6 +221,38 @@ class Structure(ABC):
                 "entries or change the structure."
             )
         return found
+
+
+def one_per_row(indices: Tensor, scores: Tensor, ignore_index: int, what: str) -> IndexTarget:
+    """One chosen column in each row of scores (..., rows, columns); ignored rows are not there."""
+    if indices.shape != scores.shape[:-1] or indices.dtype is torch.bool:
+        raise ValueError(
+            f"expected {what} as integers of shape {tuple(scores.shape[:-1])}, or weights of shape "
+            f"{tuple(scores.shape)}, got {indices.dtype} of shape {tuple(indices.shape)}."
+        )
+    bits = one_hot(indices, scores, scores.ndim - 1, ignore_index, what)
+    return IndexTarget(bits, (indices != ignore_index).unsqueeze(-1))
+
+
+def _sets_from(indices: Tensor, scores: Tensor, ignore_index: int) -> IndexTarget:
+    """Sets of entries given as 0/1 rows or as index lists."""
+    ignored = indices == ignore_index
+    if indices.shape == scores.shape and bool((ignored | (indices == 0) | (indices == 1)).all()):
+        bits = torch.where(ignored, 0, indices.long()).to(scores.dtype)
+        return IndexTarget(bits, ~ignored)
+    if indices.shape[:-1] != scores.shape[:-1] or indices.dtype is torch.bool:
+        raise ValueError(
+            f"expected zeros and ones of shape {tuple(scores.shape)} or index lists of shape "
+            f"{(*scores.shape[:-1], 'k')}, got {indices.dtype} of shape {tuple(indices.shape)}."
+        )
+    check_range(indices[~ignored], scores.shape[-1], "indices of entries")
+    zeros = torch.zeros(scores.shape, dtype=scores.dtype, device=scores.device)
+    counts = zeros.scatter_add(-1, indices.long() * ~ignored, (~ignored).to(zeros.dtype))
+    if bool((counts > 1).any()):
+        raise ValueError(
+            "expected index lists without repetitions, got an index twice in one list."
+        )
+    return IndexTarget(counts, None)
 
 
 def flat_rows(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from hopfy._facts import IndexTarget
 from hopfy._kernels import oracles
-from hopfy.structures._base import Rows, Structure, flat_rows
+from hopfy.structures._base import Rows, Structure, flat_rows, one_per_row
 
 __all__ = ["Chain"]
 
@@ -38,6 +39,24 @@ class Chain(Structure):
 
     transition: float | Tensor = 0.0
     event_dims = 2
+    family = "chain"
+
+    @property
+    def varies_by_row(self) -> bool:
+        return isinstance(self.transition, Tensor) and self.transition.ndim > 3
+
+    def scale_factors(self, scale: float | Tensor) -> Structure:
+        if isinstance(scale, Tensor):
+            scale = scale[..., None, None]
+        return replace(self, transition=self.transition * scale)
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)
+        return torch.maximum(super().violation(weights, present), excess)
+
+    def target_from(self, indices: Tensor, scores: Tensor, ignore_index: int) -> IndexTarget:
+        """States (..., N) of the positions; ``ignore_index`` removes a position."""
+        return one_per_row(indices, scores, ignore_index, "states of the positions")
 
     @property
     def oracle_key(self) -> Hashable:

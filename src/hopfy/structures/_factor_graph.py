@@ -140,6 +140,18 @@ class FactorGraph(Structure):
     """
 
     factors: tuple[Factor, ...]
+    is_factor_graph = True
+
+    @property
+    def varies_by_row(self) -> bool:
+        return any(factor.structure.varies_by_row for factor in self.factors)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            f"factors.{place}.{name}": tensor
+            for place, factor in enumerate(self.factors)
+            for name, tensor in factor.structure.tensors().items()
+        }
 
     def __init__(self, factors: Iterable[Factor]) -> None:
         factors = tuple(factors)

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import SUBSET_SIZE, check_parameter
+from hopfy import functional as F
+from hopfy._checks import SUBSET_SIZE, check_parameter, number_of
+from hopfy._facts import Reach
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows
 
-__all__ = ["AtMostK", "KSubsets", "budget_rows"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["AtMostK", "KSubsets", "budget_rows", "clipped", "mass_outside"]
+
+
+def clipped(k: float | Tensor, counts: int | Tensor) -> float | Tensor:
+    """The smaller of a size k and the entries that there are, a number or beside the rows."""
+    if not isinstance(counts, Tensor):
+        return k.clamp_max(counts) if isinstance(k, Tensor) else min(k, counts)
+    if not isinstance(k, Tensor):
+        return counts.clamp_max(k)
+    beside = k if k.ndim in (0, counts.ndim) else k.unsqueeze(-1)
+    return torch.minimum(beside, counts)
+
+
+def mass_outside(weights: Tensor, k: float | Tensor) -> Tensor:
+    """How far sums of weights (..., N) exceed (positive) or miss (negative) their size k."""
+    total = weights.sum(-1)
+    if isinstance(k, Tensor) and k.ndim == weights.ndim:
+        k = k.squeeze(-1)
+    return total - k
 
 
 def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
@@ -55,9 +81,41 @@ class KSubsets(Structure):
     """
 
     k: float | Tensor
+    family = "subsets"
 
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
+
+    @property
+    def name(self) -> str:
+        k = number_of(self.k)
+        return "k-subsets" if k is None else f"{k:g}-subsets"
+
+    @property
+    def has_factors(self) -> bool:
+        return False
+
+    def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        return F.ksubsets(scores, self.k, dim=dim, mask=mask)
+
+    def reach(self) -> Reach:
+        r"""Scores that trail the k-th best by 1 get weight 0: :math:`\tau \ge \theta_{(k)} - 1`."""
+        largest = float(torch.as_tensor(self.k).detach().max())
+        return Reach(max(1, math.ceil(largest)), 1.0)
+
+    def exact_margin(self, size: int) -> Fraction | None:
+        return Fraction(1) if number_of(self.k) == size else None
+
+    @property
+    def largest_mass(self) -> float | Tensor:
+        return self.k
+
+    def clip(self, counts: int | Tensor) -> Self:
+        return replace(self, k=clipped(self.k, counts))
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        mass = mass_outside(weights.detach(), self.k).abs()
+        return torch.maximum(super().violation(weights, present), mass * present.any(-1))
 
     @property
     def oracle_key(self) -> Hashable:
@@ -85,9 +143,30 @@ class AtMostK(Structure):
     """
 
     k: float | Tensor
+    family = "at-most-k"
 
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
+
+    @property
+    def name(self) -> str:
+        k = number_of(self.k)
+        return "at most k" if k is None else f"at most {k:g}"
+
+    @property
+    def has_factors(self) -> bool:
+        return False
+
+    def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        return F.at_most_k(scores, self.k, dim=dim, mask=mask)
+
+    @property
+    def largest_mass(self) -> float | Tensor:
+        return self.k
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        mass = mass_outside(weights.detach(), self.k).clamp_min(0)
+        return torch.maximum(super().violation(weights, present), mass)
 
     @property
     def margin(self) -> float:

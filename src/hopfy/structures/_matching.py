@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hopfy._facts import IndexTarget
 from hopfy._kernels import oracles
-from hopfy.structures._base import Rows, Structure
+from hopfy.structures._base import Rows, Structure, one_per_row
 
 __all__ = ["Matching"]
 
@@ -31,6 +32,26 @@ class Matching(Structure):
     """
 
     event_dims = 2
+    family = "matching"
+
+    @property
+    def has_factors(self) -> bool:
+        return False
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        weights = weights.detach()
+        rows, columns = present.any(-1), present.any(-2)
+        pairs = torch.minimum(rows.sum(-1), columns.sum(-1))
+        over = torch.maximum(weights.sum(-1).amax(-1), weights.sum(-2).amax(-1)) - 1
+        missing = (weights.sum((-2, -1)) - pairs).abs()
+        return torch.maximum(super().violation(weights, present), torch.maximum(over, missing))
+
+    def target_from(self, indices: Tensor, scores: Tensor, ignore_index: int) -> IndexTarget:
+        """Partners (..., m) of the rows: a column, -1 for none (if m > n); or ignored: no such row."""
+        alone = indices == -1 if ignore_index != -1 else torch.zeros_like(indices, dtype=torch.bool)
+        given = torch.where(alone, ignore_index, indices)
+        found = one_per_row(given, scores, ignore_index, "partners of the rows")
+        return found._replace(present=(indices != ignore_index).unsqueeze(-1))
 
     @property
     def oracle_key(self) -> Hashable:

@@ -64,6 +64,14 @@ class Oracle(Structure):
             raise TypeError(f"expected Oracle of a function, got {self.fn!r}.")
 
     @property
+    def has_factors(self) -> bool:
+        return self.factor_scores is not None
+
+    @property
+    def varies_by_row(self) -> bool:
+        return self.factor_scores is not None and self.factor_scores.ndim > 1
+
+    @property
     def margin(self) -> float:
         # Enough for any set of bits; 1 if all structures have as many.
         return 2.0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import SUBSET_SIZE, check_parameter
+from hopfy import functional as F
+from hopfy._checks import SUBSET_SIZE, check_parameter, masked, number_of
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows
-from hopfy.structures._ksubsets import budget_rows
+from hopfy.structures._ksubsets import budget_rows, clipped, mass_outside
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Bits", "SequentialKSubsets", "edge_tables"]
 
@@ -59,6 +64,17 @@ class Bits(Structure):
     transition: float | Tensor = 0.0
 
     @property
+    def varies_by_row(self) -> bool:
+        k, transition = torch.as_tensor(0 if self.k is None else self.k), self.transition
+        if not isinstance(transition, Tensor):
+            return k.ndim > 0
+        tables = transition.ndim >= 3 and transition.shape[-2:] == (2, 2)
+        return k.ndim > 0 or transition.ndim > (3 if tables else 1)
+
+    def scale_factors(self, scale: float | Tensor) -> Structure:
+        return replace(self, transition=self.transition * scale)
+
+    @property
     def margin(self) -> float:
         return 2.0
 
@@ -98,7 +114,7 @@ class Bits(Structure):
 class SequentialKSubsets(Bits):
     r"""k of N items in a row, with scores for neighbours (Example 2).
 
-    As in the paper's factor graph each bit counts with both of its states, so the regulariser is
+    As in the paper's factor graph each bit counts with both of its states, so the regularizer is
     :math:`\tfrac12(\|y\|^2 + \|1 - y\|^2)`, here without its constant :math:`N/2`:
     :math:`\Omega(y) = -\sum_i y_i (1 - y_i)`. Hence with transition 0 the SparseMAP equals
     ``ksubsets(scores / 2, k)``.
@@ -121,9 +137,38 @@ class SequentialKSubsets(Bits):
     """
 
     curvature = 2.0
+    family = "sequential-subsets"
 
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
+
+    @property
+    def name(self) -> str:
+        k, transition = number_of(self.k), number_of(self.transition)
+        subsets = "sequential k-subsets" if k is None else f"sequential-{k:g}-subsets"
+        if transition == 0:
+            return subsets
+        return f"{subsets}, transition {'scores' if transition is None else f'{transition:g}'}"
+
+    def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        rows = masked(scores, mask).movedim(dim, -1)
+        return F.sequential_ksubsets(rows, self.budget, self.transition).movedim(-1, dim)
+
+    def marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self.transition, Tensor) and self.transition.requires_grad:
+            return super().marginals(scores)  # only the active set knows how the edges' change
+        return F.sequential_marginals(scores, self)
+
+    @property
+    def largest_mass(self) -> float | Tensor:
+        return self.budget
+
+    def clip(self, counts: int | Tensor) -> Self:
+        return replace(self, k=clipped(self.budget, counts))  # type: ignore[arg-type]
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        mass = mass_outside(weights.detach(), self.budget).abs()
+        return torch.maximum(super().violation(weights, present), mass * present.any(-1))
 
     @property
     def margin(self) -> float:
@@ -134,5 +179,5 @@ class SequentialKSubsets(Bits):
         """k, which is never missing here."""
         return 0 if self.k is None else self.k
 
-    def regulariser(self, weights: Tensor) -> Tensor:
+    def regularizer(self, weights: Tensor) -> Tensor:
         return -(weights * (1 - weights)).sum(-1)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hopfy._facts import IndexTarget
 from hopfy._kernels import oracles
-from hopfy.structures._base import Rows, Structure, flat_rows
+from hopfy.structures._base import Rows, Structure, flat_rows, one_per_row
 
 __all__ = ["Tree"]
 
@@ -38,6 +39,21 @@ class Tree(Structure):
     projective: bool = False
     single_root: bool = False
     event_dims = 2
+    family = "tree"
+
+    @property
+    def has_factors(self) -> bool:
+        return False
+
+    def violation(self, weights: Tensor, present: Tensor) -> Tensor:
+        excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)
+        return torch.maximum(super().violation(weights, present), excess)
+
+    def target_from(self, indices: Tensor, scores: Tensor, ignore_index: int) -> IndexTarget:
+        """Heads (..., n), 0 to n - 1, a word's own number for the root; or ignored: no such word."""
+        found = one_per_row(indices, scores, ignore_index, "heads of the words")
+        there = indices != ignore_index
+        return found._replace(present=there.unsqueeze(-1) & there.unsqueeze(-2))
 
     @property
     def oracle_key(self) -> Hashable:

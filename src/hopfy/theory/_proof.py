@@ -25,8 +25,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from hopfy.omega import Norm, Omega, SparseMAP, Tsallis
-from hopfy.structures import KSubsets, SequentialKSubsets
+from hopfy.omega import Omega, SparseMAP
+from hopfy.structures import SequentialKSubsets
 from hopfy.theory._rounding import norm_bounds, rounding_bound
 from hopfy.theory._sequence_proof import proves_sequence
 
@@ -43,24 +43,7 @@ def exact_margin(omega: Omega, size: int = 1) -> Fraction | None:
     None where there is no such lead, or none known in closed form: softmax, a size that the
     structure does not have, parameters that vary between rows, alpha = inf (ties are shared).
     """
-    if isinstance(omega, SparseMAP):
-        k = omega.structure.k if isinstance(omega.structure, KSubsets) else None
-        return Fraction(1) if _number(k) == size else None
-    if size != 1:
-        return None
-    if isinstance(omega, Norm):
-        return Fraction(1)
-    if isinstance(omega, Tsallis):
-        alpha = _number(omega.alpha)
-        if alpha is not None and 1 < alpha < torch.inf:
-            return 1 / (Fraction(alpha) - 1)
-    return None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, Tensor):
-        return float(value.detach()) if value.ndim == 0 else None
-    return float(value) if isinstance(value, int | float) else None
+    return omega.exact_margin(size)
 
 
 def proves_fixed_point(

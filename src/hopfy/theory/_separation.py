@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
-from hopfy.omega import Omega, SparseMAP, omega_from
+from hopfy.omega import Omega, omega_from
 
 __all__ = [
     "OneStep",
@@ -53,9 +53,9 @@ def lead(omega: Omega | str, beta: float) -> float:
     """
     check_parameter(beta, BETA)
     omega = omega_from(omega)
-    if isinstance(omega, SparseMAP):
+    if omega.largest_mass != 1:
         raise TypeError(
-            f"expected a regulariser on the simplex, got {omega}; for associations of patterns use "
+            f"expected a regularizer on the simplex, got {omega}; for associations of patterns use "
             "association_separation and structured_radius."
         )
     return omega.margin / beta

@@ -1,0 +1,173 @@
+"""What omegas and structures can say about themselves.
+
+Both inherit from `Described`, so that files, names, device moves and "does any parameter require
+grad?" have one answer each.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Described", "IndexTarget", "Reach"]
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+
+
+class Reach(NamedTuple):
+    """Only scores above the ``rank``-th best one minus ``distance`` can get weight."""
+
+    rank: int
+    distance: float
+
+
+class IndexTarget(NamedTuple):
+    """A target given by indices, as weights.
+
+    Attributes:
+        weights: shaped like the scores, zero where nothing is present.
+        present: boolean, broadcasts to the scores; False removes an entry. None: all are present.
+    """
+
+    weights: Tensor
+    present: Tensor | None
+
+
+class Described:
+    """An immutable object whose attributes are numbers, strings, tensors and `Described` objects.
+
+    A class that sets ``family`` (a string, unique within its kind) can be described by `spec` and
+    made again by `from_spec`, which calls the class with the attributes as keywords.
+    """
+
+    family: ClassVar[str | None] = None
+    _families: ClassVar[dict[str, type[Described]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Described in cls.__bases__:
+            cls._families = {}
+        if cls.__dict__.get("family") is not None:
+            cls._families[str(cls.family)] = cls
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(self)
+
+    def spec(self) -> dict[str, Any]:
+        """A description that JSON can hold; `from_spec` makes an equal object from it."""
+        if self.family is None or type(self).__dict__.get("family") is None:
+            raise TypeError(
+                f"expected an object that a file can describe, got {self!r}; give the class "
+                f"{type(self).__name__} a `family` and parameters that are numbers or tensors."
+            )
+        return {"family": self.family} | {
+            key: _encoded(value, f"{type(self).__name__}.{key}")
+            for key, value in self._parameters()
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The object that `spec` described; a ValueError if the description is not one of ours."""
+        if not isinstance(spec, Mapping) or not isinstance(spec.get("family"), str):
+            raise ValueError(f"expected a description with a 'family', got {spec!r}.")
+        maker = cls._families.get(spec["family"])
+        if maker is None:
+            known = ", ".join(sorted(cls._families))
+            raise ValueError(f"expected a family among {known}, got {spec['family']!r}.")
+        parameters = {
+            key: maker._decoded(key, value) for key, value in spec.items() if key != "family"
+        }
+        try:
+            made = maker(**parameters)
+        except TypeError as error:
+            raise ValueError(f"expected the parameters of {maker.__name__}, got {error}") from None
+        return made  # type: ignore[return-value]
+
+    @classmethod
+    def _decoded(cls, key: str, value: Any) -> Any:  # noqa: ARG003
+        """A parameter as `_encoded` wrote it; ``cls`` may look at the key."""
+        return _decoded(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among the parameters, those of nested objects included, by name."""
+        return dict(_tensors(self._parameters()))
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with ``function`` applied to each tensor, such as ``lambda t: t.to(device)``."""
+        made = copy.copy(self)
+        for key, value in self._parameters():
+            object.__setattr__(made, key, _mapped(value, function))
+        return made
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any of the tensors requires grad."""
+        return any(tensor.requires_grad for tensor in self.tensors().values())
+
+    def _parameters(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in vars(self).items() if not key.startswith("_")]
+
+
+def _tensors(parameters: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    for key, value in parameters:
+        if isinstance(value, Tensor):
+            yield key, value
+        elif isinstance(value, Described):
+            yield from ((f"{key}.{inner}", each) for inner, each in value.tensors().items())
+        elif isinstance(value, tuple | list):
+            yield from _tensors([(f"{key}.{place}", each) for place, each in enumerate(value)])
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Described):
+        return value.map_tensors(function)
+    if isinstance(value, tuple | list):
+        return type(value)(_mapped(each, function) for each in value)
+    return value
+
+
+def _encoded(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) else {"number": repr(float(value))}
+    if isinstance(value, Tensor) and not value.is_complex():
+        flat = value.detach().cpu().flatten().tolist()
+        entries = [_encoded(entry, where) for entry in flat]
+        return {"tensor": entries, "shape": list(value.shape), "dtype": str(value.dtype)[6:]}
+    if isinstance(value, Described):
+        return value.spec()
+    if isinstance(value, tuple | list):
+        return [_encoded(each, where) for each in value]
+    raise TypeError(
+        f"expected parameters that a file can describe (numbers, strings, tensors), got {value!r} "
+        f"in {where}."
+    )
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(each) for each in value)
+    if not isinstance(value, Mapping):
+        return value
+    if "number" in value:
+        return float(value["number"])
+    if "tensor" in value:
+        if value.get("dtype") not in _DTYPES:
+            raise ValueError(f"expected a dtype among {_DTYPES}, got {value.get('dtype')!r}.")
+        entries = [_decoded(entry) for entry in value["tensor"]]
+        dtype: torch.dtype = getattr(torch, value["dtype"])
+        return torch.tensor(entries, dtype=dtype, device="cpu").reshape(value["shape"])
+    raise ValueError(f"expected a number, a string or a tensor, got {value!r}.")
