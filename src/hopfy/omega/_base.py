@@ -48,6 +48,7 @@ class Omega(Described, ABC):
     ``is_softmax``              whether every weight is positive and log-sum-exp merges parts
     ``reach(beta)``             where the support must lie
     ``exact_margin(size)``      the lead that makes an answer exact, as a rational number
+    ``has_fixed_mass``          whether a constant added to a row changes nothing
     ``largest_mass``            how much weight an answer can have in total
     ``base_point(scores)``      the prediction at zero scores
     ``clip(counts)``            the same map for rows with fewer entries than k
@@ -78,6 +79,11 @@ class Omega(Described, ABC):
     def exact_margin(self, size: int = 1) -> Fraction | None:  # noqa: ARG002
         """The lead that makes an answer of ``size`` ones exact; None: no such lead is known."""
         return None
+
+    @property
+    def has_fixed_mass(self) -> bool:
+        """Whether all answers have the same sum, so that a constant added to a row changes nothing."""
+        return False
 
     @property
     def largest_mass(self) -> float | Tensor | None:
@@ -158,10 +164,11 @@ class Omega(Described, ABC):
         if dtype in (torch.float16, torch.bfloat16):
             scores, target = scores.float(), target.float()
         weights = self(scores, dim=dim)
-        # A common shift changes nothing, as both sides carry the same mass, and keeps digits.
-        top = scores.detach().amax(dim, keepdim=True) if scores.shape[dim] else scores.detach()
-        shifted = scores - torch.where(top.isfinite(), top, 0.0) if top.numel() else scores
-        gap = _Envelope.apply(shifted, weights, target, dim)  # type: ignore[no-untyped-call]
+        if self.has_fixed_mass and scores.numel():
+            # A common shift changes nothing, as both sides carry the same mass, and keeps digits.
+            top = scores.detach().amax(dim, keepdim=True)
+            scores = scores - torch.where(top.isfinite(), top, 0.0)
+        gap = _Envelope.apply(scores, weights, target, dim)  # type: ignore[no-untyped-call]
         loss = gap + self.value(target, dim=dim) - self.value(weights.detach(), dim=dim)
         # Rounding may go below zero by an ulp: lift the value and leave the gradient alone.
         return (loss + (-loss.detach()).clamp_min(0)).to(dtype)  # type: ignore[no-any-return]

@@ -16,6 +16,10 @@ class SimplexOmega(Omega):
     r"""A regularizer whose domain is the simplex :math:`\{y \ge 0,\ 1^\top y = 1\}`."""
 
     @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
+    @property
     def largest_mass(self) -> float:
         return 1.0
 

@@ -84,6 +84,10 @@ class SparseMAP(Omega):
         return self.structure.exact_margin(size)
 
     @property
+    def has_fixed_mass(self) -> bool:
+        return self.structure.has_fixed_mass
+
+    @property
     def largest_mass(self) -> float | Tensor | None:
         return self.structure.largest_mass
 

@@ -131,8 +131,13 @@ class Structure(Described, ABC):
         """Whether a parameter is a tensor that may differ from row to row."""
         return any(tensor.ndim > 0 for tensor in self.tensors().values())
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        """Whether all structures have as many bits, so that a constant added to a row changes nothing."""
+        return False
+
     def reach(self) -> Reach | None:
-        """Where the support must lie, if adding a constant to all scores changes nothing."""
+        """Where the support must lie (see `hopfy.Omega.reach`); only with a fixed mass."""
         return None
 
     def exact_margin(self, size: int) -> Fraction | None:  # noqa: ARG002

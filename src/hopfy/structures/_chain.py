@@ -50,6 +50,10 @@ class Chain(Structure):
             scale = scale[..., None, None]
         return replace(self, transition=self.transition * scale)
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)
         return torch.maximum(super().violation(weights, present), excess)

@@ -70,6 +70,10 @@ class Grid(Structure):
         return self.structure.varies_by_row
 
     @property
+    def has_fixed_mass(self) -> bool:
+        return self.structure.has_fixed_mass
+
+    @property
     def largest_mass(self) -> float | Tensor | None:
         return self.structure.largest_mass
 

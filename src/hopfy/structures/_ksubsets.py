@@ -95,6 +95,10 @@ class KSubsets(Structure):
     def has_factors(self) -> bool:
         return False
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.ksubsets(scores, self.k, dim=dim, mask=mask)
 

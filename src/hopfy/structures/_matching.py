@@ -38,6 +38,10 @@ class Matching(Structure):
     def has_factors(self) -> bool:
         return False
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         weights = weights.detach()
         rows, columns = present.any(-1), present.any(-2)

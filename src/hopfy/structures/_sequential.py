@@ -150,6 +150,10 @@ class SequentialKSubsets(Bits):
             return subsets
         return f"{subsets}, transition {'scores' if transition is None else f'{transition:g}'}"
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         rows = masked(scores, mask).movedim(dim, -1)
         return F.sequential_ksubsets(rows, self.budget, self.transition).movedim(-1, dim)

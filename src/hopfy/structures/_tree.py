@@ -45,6 +45,10 @@ class Tree(Structure):
     def has_factors(self) -> bool:
         return False
 
+    @property
+    def has_fixed_mass(self) -> bool:
+        return True
+
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)
         return torch.maximum(super().violation(weights, present), excess)
