@@ -22,6 +22,8 @@ from hopfy._facts import Described, IndexTarget, Reach
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from hopfy.structures import Structure
+
 __all__ = ["Omega"]
 
 
@@ -48,6 +50,7 @@ class Omega(Described, ABC):
     ``is_softmax``              whether every weight is positive and log-sum-exp merges parts
     ``reach(beta)``             where the support must lie
     ``exact_margin(size)``      the lead that makes an answer exact, as a rational number
+    ``structures``              the set of structures behind a SparseMAP
     ``has_fixed_mass``          whether a constant added to a row changes nothing
     ``largest_mass``            how much weight an answer can have in total
     ``base_point(scores)``      the prediction at zero scores
@@ -78,6 +81,11 @@ class Omega(Described, ABC):
 
     def exact_margin(self, size: int = 1) -> Fraction | None:  # noqa: ARG002
         """The lead that makes an answer of ``size`` ones exact; None: no such lead is known."""
+        return None
+
+    @property
+    def structures(self) -> Structure | None:
+        """The set of structures whose SparseMAP this is; None for every other map."""
         return None
 
     @property

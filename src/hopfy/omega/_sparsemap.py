@@ -69,6 +69,10 @@ class SparseMAP(Omega):
         return self.structure.name
 
     @property
+    def structures(self) -> Structure:
+        return self.structure
+
+    @property
     def event_dims(self) -> int:
         return self.structure.event_dims
 

@@ -119,6 +119,10 @@ class Structure(Described, ABC):
         r""":math:`\Omega(y)`, reduced over the trailing ``event_dims`` dimensions."""
         return self.curvature / 2 * weights.square().sum(self.event_axes)
 
+    def slope(self, weights: Tensor) -> Tensor:
+        r"""The gradient :math:`\nabla\Omega(y)` of the regularizer, shaped like the weights."""
+        return self.curvature * weights
+
     # ------------------------------------------------------------------ facts, with safe defaults
 
     @property
@@ -130,6 +134,11 @@ class Structure(Described, ABC):
     def varies_by_row(self) -> bool:
         """Whether a parameter is a tensor that may differ from row to row."""
         return any(tensor.ndim > 0 for tensor in self.tensors().values())
+
+    @property
+    def has_exact_oracle(self) -> bool:
+        """Whether `oracle` finds a best structure for all scores, up to rounding."""
+        return True
 
     @property
     def has_fixed_mass(self) -> bool:

@@ -143,6 +143,10 @@ class FactorGraph(Structure):
     is_factor_graph = True
 
     @property
+    def has_exact_oracle(self) -> bool:
+        return not self.overlaps and all(f.structure.has_exact_oracle for f in self.factors)
+
+    @property
     def varies_by_row(self) -> bool:
         return any(factor.structure.varies_by_row for factor in self.factors)
 

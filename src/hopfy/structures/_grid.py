@@ -108,6 +108,9 @@ class Grid(Structure):
     def factors_of(self, bits: Tensor, rows: Rows) -> Tensor:
         return self.structure.factors_of(_unflattened(bits, self.shape), self._inner(rows))
 
+    def slope(self, weights: Tensor) -> Tensor:
+        return self.structure.slope(weights)
+
     def regularizer(self, weights: Tensor) -> Tensor:
         return self.structure.regularizer(self.unfolded(weights))
 

@@ -96,6 +96,10 @@ class KSubsets(Structure):
         return False
 
     @property
+    def has_exact_oracle(self) -> bool:
+        return float(number_of(self.k) or 0.0).is_integer()
+
+    @property
     def has_fixed_mass(self) -> bool:
         return True
 
@@ -160,6 +164,10 @@ class AtMostK(Structure):
     @property
     def has_factors(self) -> bool:
         return False
+
+    @property
+    def has_exact_oracle(self) -> bool:
+        return float(number_of(self.k) or 0.0).is_integer()
 
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.at_most_k(scores, self.k, dim=dim, mask=mask)

@@ -183,5 +183,8 @@ class SequentialKSubsets(Bits):
         """k, which is never missing here."""
         return 0 if self.k is None else self.k
 
+    def slope(self, weights: Tensor) -> Tensor:
+        return 2 * weights - 1
+
     def regularizer(self, weights: Tensor) -> Tensor:
         return -(weights * (1 - weights)).sum(-1)

@@ -15,7 +15,7 @@ what the one before left open:
 2. the few rivals left in float64, with the same bound;
 3. rational arithmetic, which also settles equality (orthonormal patterns at :math:`\beta = m`).
 
-Sequential k-subsets have their own condition, see `hopfy.theory._sequence_proof`.
+Structures in general have their own condition, see `hopfy.theory._structure_proof`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from hopfy.omega import Omega, SparseMAP
-from hopfy.structures import SequentialKSubsets
+from hopfy.omega import Omega
 from hopfy.theory._rounding import norm_bounds, rounding_bound
-from hopfy.theory._sequence_proof import proves_sequence
+from hopfy.theory._structure_proof import proves_structure
 
 __all__ = ["exact_margin", "proves_fixed_point"]
 
@@ -69,10 +68,10 @@ def proves_fixed_point(
     tensor([False])
     """
     rows, size = members.shape
-    if isinstance(omega, SparseMAP) and isinstance(omega.structure, SequentialKSubsets):
-        return proves_sequence(memories, members, omega.structure, beta)
-    proven = torch.zeros(rows, dtype=torch.bool, device=members.device)
     margin = exact_margin(omega, size)
+    if margin is None and omega.structures is not None:
+        return proves_structure(memories, members, omega.structures, beta)
+    proven = torch.zeros(rows, dtype=torch.bool, device=members.device)
     if margin is None or rows == 0:
         return proven
     memories = memories.detach()

@@ -1,4 +1,4 @@
-r"""Proofs for sequential k-subsets, transition scores included.
+r"""Proofs for structures with an exact oracle, factor scores included.
 
 A structure y is the SparseMAP answer to scores :math:`\theta` exactly if it is also the best structure
 for the *linear* scores :math:`\theta - \nabla\Omega(y)`: that is the optimality condition of a concave
@@ -12,22 +12,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy.structures import SequentialKSubsets
+from hopfy.structures import Structure
 from hopfy.theory._rounding import norm_bounds, rounding_bound
 
-__all__ = ["proves_sequence"]
+__all__ = ["proves_structure"]
 
 _BLOCK = 1 << 22
 
 
-def proves_sequence(
-    memories: Tensor, members: Tensor, structure: SequentialKSubsets, beta: float | Tensor
+def proves_structure(
+    memories: Tensor, members: Tensor, structure: Structure, beta: float | Tensor
 ) -> Tensor:
-    """`proves_fixed_point` for sequential k-subsets with one k and one transition for all rows."""
-    rows, size = members.shape
+    """`proves_fixed_point` for one set of structures that is the same for all rows."""
+    rows = members.shape[0]
     proven = torch.zeros(rows, dtype=torch.bool, device=members.device)
-    if not _is_number(structure.k, size) or not _is_shared(structure.transition):
-        return proven
+    if not structure.has_exact_oracle or structure.varies_by_row or structure.event_dims > 1:
+        return proven  # no exact oracle, or another problem in each row
     wide = memories.detach().double()
     betas = torch.as_tensor(beta, dtype=torch.float64, device=members.device).detach().expand(rows)
     norms = norm_bounds(wide)
@@ -39,12 +39,12 @@ def proves_sequence(
 
 
 def _block(
-    memories: Tensor, norms: Tensor, members: Tensor, structure: SequentialKSubsets, beta: Tensor
+    memories: Tensor, norms: Tensor, members: Tensor, structure: Structure, beta: Tensor
 ) -> Tensor:
     size, (count, dimension) = members.shape[1], memories.shape
     chosen = memories.new_zeros(members.shape[0], count).scatter(1, members, 1.0)
     scores = beta * (memories[members].sum(1) @ memories.T)
-    linear = scores - (2 * chosen - 1)  # the gradient of -y (1 - y)
+    linear = scores - structure.slope(chosen)
     factors = structure.rows(linear).factor_scores.abs().sum(-1, keepdim=True)
     reach = norms[members].sum(-1, keepdim=True) * norms.max()
     # Errors of the scores, of the few operations here, and of the sums in the programme.
@@ -53,14 +53,3 @@ def _block(
     error = error + 8 * count * unit * (linear.abs().sum(-1, keepdim=True) + factors)
     best = structure.argmax(linear - error * (2 * chosen - 1))
     return (best == chosen).all(-1)
-
-
-def _is_number(k: object, size: int) -> bool:
-    if isinstance(k, Tensor):
-        return k.ndim == 0 and int(k) == size
-    return k == size
-
-
-def _is_shared(transition: float | Tensor) -> bool:
-    """A number, or one per edge; tables and batches are left unproven."""
-    return not isinstance(transition, Tensor) or transition.ndim <= 1
