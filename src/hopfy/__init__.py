@@ -1,5 +1,7 @@
 """hopfy: sparse and structured Hopfield networks for PyTorch."""
 
+from importlib import import_module
+
 from hopfy import functional, nn, structures, theory
 from hopfy._runtime.backends import use_backend
 from hopfy._warnings import ConvergenceWarning
@@ -30,3 +32,26 @@ __all__ = [
     "theory",
     "use_backend",
 ]
+
+_LAZY = frozenset(
+    {"bench", "estimators", "losses", "memory", "network", "omega", "paper", "plot", "search"}
+)
+_MOVED = {
+    "data": "paper.data",
+    "demo": "paper.demo",
+    "experiments": "paper",
+    "report": "paper.report",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Submodules that are imported when they are first used."""
+    if name in _LAZY:
+        return import_module(f"hopfy.{name}")
+    if name in _MOVED:
+        raise AttributeError(f"hopfy.{name} is hopfy.{_MOVED[name]} now.")
+    raise AttributeError(f"module 'hopfy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

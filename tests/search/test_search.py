@@ -448,7 +448,7 @@ def test_bad_input_gets_a_sentence() -> None:
         index.update(queries, omega, "1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected k from 1 to the 4 memories"):
         index.top(queries, 5)
-    with pytest.raises(ValueError, match="one alpha for all queries"):
+    with pytest.raises(ValueError, match="same parameters for all queries"):
         index.update(queries, hopfy.Tsallis(torch.tensor([1.5, 2.0])))
     with pytest.raises(ValueError, match="with rows added"):
         index.extended(torch.randn(3, 3))

@@ -102,7 +102,7 @@ def sequential_marginals(scores: Tensor, structure: SequentialKSubsets) -> tuple
     left, right = weights[:, :-1], weights[:, 1:]
     marginals = torch.stack([1 - left - right + on, right - on, left - on, on], -1)
     marginals = torch.where(both[..., None], marginals.clamp_min(0), 0.0)
-    return y, marginals.reshape(*rows.batch, -1, 2, 2).to(y)
+    return y, marginals.reshape(*rows.batch, both.shape[1], 2, 2).to(y)
 
 
 def sparsemap_solution(

@@ -1,4 +1,4 @@
-"""Hopfield networks with any regulariser."""
+"""Hopfield networks with any regularizer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
+from hopfy._runtime.dispatch import outside_autocast
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
 from hopfy.network._implicit import attach_implicit_gradient
@@ -32,7 +33,7 @@ _MANY_WEIGHTS = 1 << 26
 
 
 class HopfieldNetwork:
-    r"""An associative memory: patterns, a regulariser and an inverse temperature.
+    r"""An associative memory: patterns, a regularizer and an inverse temperature.
 
     The network's energy is the Hopfield-Fenchel-Young energy (Eq. 8) and its dynamics minimise it:
 
@@ -43,7 +44,7 @@ class HopfieldNetwork:
 
     Args:
         memories: (N, D), one pattern per row, or (..., N, D) for a batch of networks.
-        omega: a regulariser such as ``Tsallis(1.5)`` or ``SparseMAP(KSubsets(3))``, or its name
+        omega: a regularizer such as ``Tsallis(1.5)`` or ``SparseMAP(KSubsets(3))``, or its name
             (see `omega_from`).
         beta: the inverse temperature, > 0; a tensor broadcasts over the queries (``...``, M).
         values: (..., N, E), what to read out for each pattern (hetero-association).
@@ -65,13 +66,44 @@ class HopfieldNetwork:
         *,
         values: Tensor | None = None,
     ) -> None:
-        self.memories = as_patterns(memories)
-        self.omega = omega_from(omega)
+        self._memories = as_patterns(memories)
+        self._omega = _checked_omega(omega)
         check_parameter(beta, BETA)
-        self.beta = beta
-        self.values = None if values is None else _checked_values(values, self.memories)
+        self._beta = beta
+        self._values = None if values is None else _checked_values(values, self._memories)
         self._indexed: tuple[int, IndexedStep] | None = None
         self._rows_seen = 0
+
+    @property
+    def memories(self) -> Tensor:
+        """(..., N, D), one pattern per row."""
+        return self._memories
+
+    @property
+    def omega(self) -> Omega:
+        """The regularizer of the weights."""
+        return self._omega
+
+    @property
+    def beta(self) -> float | Tensor:
+        """The inverse temperature."""
+        return self._beta
+
+    @property
+    def values(self) -> Tensor | None:
+        """(..., N, E), what is read out for each pattern."""
+        return self._values
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("memories", "omega", "beta", "values"):
+            raise AttributeError(
+                f"expected {name} to stay as it is, as indexes and certificates depend on it; make a "
+                "new HopfieldNetwork."
+            )
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, object]:
+        return vars(self) | {"_indexed": None, "_rows_seen": 0}  # made again when needed
 
     def __repr__(self) -> str:
         shape = tuple(self.memories.shape)
@@ -79,13 +111,14 @@ class HopfieldNetwork:
 
     # ------------------------------------------------------------------ the energy
 
+    @outside_autocast
     def energy(self, queries: Tensor) -> Tensor:
         r"""The energy with all its constants, shape ``queries.shape[:-1]`` (Eq. 8):
 
         .. math:: E(q) = -\tfrac1\beta L_\Omega(\beta X q; y_0) + \tfrac12 \|q - X^\top y_0\|^2
                   + \tfrac12 (R^2 - \|X^\top y_0\|^2).
 
-        For regularisers on the simplex :math:`y_0 = \mathbf 1/N` and :math:`R = M`, the largest
+        For regularizers on the simplex :math:`y_0 = \mathbf 1/N` and :math:`R = M`, the largest
         pattern norm. For structures :math:`y_0 = \hat y_\Omega(0)` (k/N each for k-subsets) and R
         is the sum of the k largest norms. The energy is never negative and never rises along
         updates. It is computed in float64 from non-negative terms, then cast to the queries'
@@ -104,6 +137,7 @@ class HopfieldNetwork:
             flat = [energy(part, self.memories, self.omega, b) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
 
+    @outside_autocast
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
         queries, beta = self._prepared(queries)
@@ -115,15 +149,18 @@ class HopfieldNetwork:
 
     # ------------------------------------------------------------------ the dynamics
 
+    @outside_autocast
     def scores(self, queries: Tensor) -> Tensor:
         r""":math:`\beta X q`, shape (..., M, N)."""
         queries, beta = self._prepared(queries)
         return (queries * beta) @ self.memories.mT
 
+    @outside_autocast
     def weights(self, queries: Tensor) -> Tensor:
         r""":math:`\hat y_\Omega(\beta X q)`, shape (..., M, N)."""
         return self.omega(self.scores(queries))
 
+    @outside_autocast
     def update(self, queries: Tensor) -> Tensor:
         """One step of the dynamics (Eq. 9), shape of the queries.
 
@@ -135,9 +172,10 @@ class HopfieldNetwork:
         with torch.set_grad_enabled(self._differentiable(queries)):
             scaled = queries * beta
             if self._row_by_row:
-                scaled = scaled.reshape(-1, scaled.shape[-1])
+                scaled = _flat(scaled)
             return self._stepper(queries).step(scaled).states.reshape(queries.shape)
 
+    @outside_autocast
     def retrieve(
         self,
         queries: Tensor,
@@ -169,7 +207,7 @@ class HopfieldNetwork:
         differentiable = self._differentiable(queries)
         with torch.set_grad_enabled(differentiable and gradient == "unrolled"):
             rules = self._rules(queries, beta, max_steps, tol, trace)
-            outcome = iterate(queries.reshape(-1, queries.shape[-1]), rules)
+            outcome = iterate(_flat(queries), rules)
         state = outcome.states.reshape(queries.shape)
         if differentiable and gradient != "unrolled":
             return self._reattached(outcome, state, queries.shape, gradient)
@@ -228,7 +266,7 @@ class HopfieldNetwork:
         self, queries: Tensor, beta: float | Tensor
     ) -> list[tuple[Tensor, float | Tensor]]:
         size = max(1, _BLOCK // self.memories.shape[0])
-        flat = torch.split(queries.reshape(-1, queries.shape[-1]), size)
+        flat = torch.split(_flat(queries), size)
         if not isinstance(beta, Tensor) or beta.ndim == 0:
             return [(part, beta) for part in flat]
         return list(zip(flat, torch.split(beta.reshape(-1, 1), size), strict=True))
@@ -344,6 +382,22 @@ def _result(outcome: Outcome, state: Tensor, readout: Tensor | None, rows: torch
         _exact=outcome.exact,
         _dense=weights if isinstance(weights, Tensor) else None,
     )
+
+
+def _flat(queries: Tensor) -> Tensor:
+    """(Q, D), also where D is 0."""
+    return queries.reshape(queries.shape[:-1].numel(), queries.shape[-1])
+
+
+def _checked_omega(omega: Omega | str) -> Omega:
+    omega = omega_from(omega)
+    if omega.event_dims > 1:
+        raise ValueError(
+            f"expected an omega over one dimension of patterns, got {omega}, which scores a grid of "
+            f"{omega.event_dims}; lay the patterns out row by row and wrap the structure: "
+            "SparseMAP(Grid(structure, (rows, columns)))."
+        )
+    return omega
 
 
 def _check_options(max_steps: int, tol: float | None, gradient: str) -> None:

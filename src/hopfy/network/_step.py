@@ -77,7 +77,8 @@ class DenseStep:
 
     def _step(self, scaled_queries: Tensor) -> Step:
         weights = self._omega(scaled_queries @ self._memories.mT)
-        states = (weights @ self._memories).reshape(-1, self._memories.shape[-1])
+        states = weights @ self._memories
+        states = states.reshape(states.shape[:-1].numel(), self._memories.shape[-1])
         weights = weights.reshape(-1, weights.shape[-1])
         if self._omega.margin == torch.inf:
             return Step(states, weights)

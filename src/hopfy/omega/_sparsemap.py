@@ -118,6 +118,19 @@ class SparseMAP(Omega):
         present = None if found.present is None else found.present.movedim(-1, dim)
         return IndexTarget(found.weights.movedim(-1, dim), present)
 
+    def _by_size(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | float:
+        r"""Zero, with the conjugate's gradient in the size k of the structures.
+
+        k moves the answer along the domain: :math:`\langle\theta - \nabla\Omega(y), dy/dk\rangle`.
+        """
+        if not (torch.is_grad_enabled() and self.requires_grad):
+            return 0.0
+        theta = masked(scores.detach(), mask)
+        weights = self(theta, dim=dim)
+        steepness = theta - self.structure.slope(weights.detach())
+        moved = weights - weights.detach()
+        return torch.where(theta > -torch.inf, steepness * moved, 0.0).sum(dim)
+
     def _event_last(self, tensor: Tensor, dim: int) -> Tensor:
         return tensor.movedim(dim, -1) if self.event_dims == 1 else tensor
 
@@ -137,7 +150,7 @@ class SparseMAP(Omega):
 
     def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         if self._is_plain:
-            return super().conjugate(scores, mask, dim=dim)
+            return super().conjugate(scores, mask, dim=dim) + self._by_size(scores, mask, dim)
         rows = self._rows(scores, mask, dim)
         theta, weights, marginals = self._predict(rows)
         score = _Envelope.apply(theta, weights, torch.zeros_like(weights), -1)  # type: ignore[no-untyped-call]

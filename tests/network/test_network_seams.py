@@ -1,0 +1,206 @@
+"""Networks with every omega: gradients to all parameters, batches, autocast, copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import hopfy
+from hopfy import HopfieldNetwork, Norm, Omega, SparseMAP, Tsallis
+from hopfy.structures import (
+    AtMostK,
+    Chain,
+    FactorGraph,
+    Grid,
+    KSubsets,
+    Matching,
+    Oracle,
+    Pair,
+    SequentialKSubsets,
+    Tree,
+    Xor,
+)
+
+BETA = 1.3
+
+
+def _interval(scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The best run of consecutive items; a factor bit for each length scores it."""
+    best, answer, size = -float("inf"), (0, 1), len(scores)
+    for begin in range(size):
+        for end in range(begin + 1, size + 1):
+            total = float(scores[begin:end].sum() + lengths[end - begin - 1])
+            if total > best:
+                best, answer = total, (begin, end)
+    bits, factors = torch.zeros(size), torch.zeros(size)
+    bits[slice(*answer)] = 1
+    factors[answer[1] - answer[0] - 1] = 1
+    return bits, factors
+
+
+# A parameter, and the omega over six patterns that it belongs to.
+PARAMETERS: dict[str, tuple[Tensor, Callable[[Tensor], Omega]]] = {
+    "alpha of entmax": (torch.tensor(1.4), Tsallis),
+    "alpha of normmax": (torch.tensor(3.0), Norm),
+    "k of k-subsets": (torch.tensor(2.4), lambda k: SparseMAP(KSubsets(k))),
+    "k of at most k": (torch.tensor(1.4), lambda k: SparseMAP(AtMostK(k))),
+    "transition": (torch.tensor([0.5, -0.3, 0.2, 0.1, -0.4]),
+                   lambda t: SparseMAP(SequentialKSubsets(2, t))),
+    "transitions of a chain": (torch.randn(2, 2, generator=torch.Generator().manual_seed(1)),
+                               lambda t: SparseMAP(Grid(Chain(t), (3, 2)))),
+    "pair score": (torch.tensor(0.7), lambda t: SparseMAP(FactorGraph([Xor([0, 1, 2]), Pair(0, 4, t)]))),
+    "factor scores": (torch.tensor([0.1, 0.4, 0.2, -0.2, 0.0, 0.3]),
+                      lambda t: SparseMAP(Oracle(_interval, t))),
+}  # fmt: skip
+every_parameter = pytest.mark.parametrize("which", PARAMETERS)
+
+
+def _setting(which: str) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Omega]]:
+    value, make = PARAMETERS[which]
+    generator = torch.Generator().manual_seed(3)
+    patterns = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    queries = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    return value.double().requires_grad_(), patterns, queries, make
+
+
+def _slope(function: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6) -> Tensor:
+    """Central differences of a scalar function."""
+    flat = at.detach().flatten()
+    slopes = []
+    for place in range(flat.numel()):
+        move = torch.zeros_like(flat)
+        move[place] = step
+        ends = [function((flat + sign * move).reshape(at.shape)) for sign in (1, -1)]
+        slopes.append((ends[0] - ends[1]) / (2 * step))
+    return torch.stack(slopes).reshape(at.shape)
+
+
+@every_parameter
+@pytest.mark.parametrize("what", ["update", "retrieve", "last", "energy", "weights"])
+def test_every_parameter_gets_its_gradient(which: str, what: str) -> None:
+    value, patterns, queries, make = _setting(which)
+    weights = torch.randn(3, 4, dtype=torch.float64)
+
+    def outcome(parameter: Tensor) -> Tensor:
+        net = HopfieldNetwork(patterns, make(parameter), BETA)
+        if what == "energy":
+            # The radius counts k patterns; it is a constant of the dynamics.
+            return net.energy(queries).sum()
+        if what == "weights":
+            return (net.weights(queries) @ patterns * weights).sum()
+        if what == "update":
+            return (net.update(queries) * weights).sum()
+        gradient = "last" if what == "last" else "unrolled"
+        return (net.retrieve(queries, max_steps=1, gradient=gradient).state * weights).sum()
+
+    (gradient,) = torch.autograd.grad(outcome(value), value)
+    expected = _slope(lambda parameter: outcome(parameter).detach(), value)
+    torch.testing.assert_close(gradient, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("structure", [Matching(), Tree(), Chain(0.3)])
+def test_structures_of_two_dimensions_name_the_grid(structure) -> None:
+    with pytest.raises(ValueError, match=r"Grid\("):
+        HopfieldNetwork(torch.randn(4, 3), SparseMAP(structure))
+
+
+@pytest.mark.parametrize("structure", [Matching(), Tree(), Chain(0.3)])
+def test_a_grid_of_patterns_is_batched_as_looped(structure) -> None:
+    net = HopfieldNetwork(torch.randn(4, 3), SparseMAP(Grid(structure, (2, 2))), 2.0)
+    queries = torch.randn(5, 3)
+    looped = torch.stack([net.update(query) for query in queries])
+    torch.testing.assert_close(net.update(queries), looped)
+    states = torch.stack([net.retrieve(query).state for query in queries])
+    torch.testing.assert_close(net.retrieve(queries).state, states)
+    energies = torch.stack([net.energy(query) for query in queries])
+    torch.testing.assert_close(net.energy(queries), energies)
+    trace = net.retrieve(queries, trace=True).energies
+    assert trace is not None
+    assert (trace.diff(dim=0) <= 1e-6).all()
+
+
+OMEGAS = ["softmax", "sparsemax", "1.5-entmax", "5-normmax", "3-subsets", "sequential-2-subsets"]
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing(omega: str, dtype: torch.dtype) -> None:
+    patterns = torch.nn.functional.normalize(torch.randn(50, 8), dim=1)
+    net = HopfieldNetwork(patterns, omega, 12.0)
+    queries = patterns[:20] + 0.1 * torch.randn(20, 8)
+    outside = net.retrieve(queries)
+    update, energy, weights = net.update(queries), net.energy(queries), net.weights(queries)
+    with torch.autocast("cpu", dtype=dtype):
+        inside = net.retrieve(queries)
+        assert torch.equal(net.update(queries), update)
+        assert torch.equal(net.energy(queries), energy)
+        assert torch.equal(net.weights(queries), weights)
+    assert torch.equal(inside.state, outside.state)
+    assert torch.equal(inside.certified, outside.certified)
+    assert torch.equal(inside.pattern, outside.pattern)
+    assert torch.equal(inside.size, outside.size)
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_networks_and_results_are_python_objects(omega: str) -> None:
+    net = HopfieldNetwork(torch.randn(10, 4), omega, 2.0, values=torch.randn(10, 2))
+    queries = torch.randn(3, 4)
+    found = net.retrieve(queries)
+    buffer = io.BytesIO()
+    torch.save(net, buffer)
+    buffer.seek(0)
+    copies = [
+        pickle.loads(pickle.dumps(net)),
+        copy.deepcopy(net),
+        torch.load(buffer, weights_only=False),
+    ]
+    for again in copies:
+        assert torch.equal(again.update(queries), net.update(queries))
+        assert repr(again) == repr(net)
+    result = pickle.loads(pickle.dumps(copy.deepcopy(found)))
+    assert torch.equal(result.state, found.state)
+    assert repr(result) == repr(found)
+
+
+@pytest.mark.parametrize("attribute", ["memories", "omega", "values"])
+def test_a_network_is_made_once(attribute: str) -> None:
+    net = HopfieldNetwork(torch.randn(10, 4), "sparsemax")
+    with pytest.raises(AttributeError, match="make a new HopfieldNetwork"):
+        setattr(net, attribute, torch.randn(10, 4))
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_no_dimensions_and_no_queries(omega: str) -> None:
+    net = HopfieldNetwork(torch.zeros(4, 0), omega)
+    assert net.update(torch.zeros(2, 0)).shape == (2, 0)
+    assert net.retrieve(torch.zeros(2, 0)).state.shape == (2, 0)
+    net = HopfieldNetwork(torch.randn(4, 3), omega)
+    for shape in [(0, 3), (2, 0, 3)]:
+        assert net.update(torch.zeros(shape)).shape == shape
+        assert net.retrieve(torch.zeros(shape)).state.shape == shape
+        assert net.energy(torch.zeros(shape)).shape == shape[:-1]
+
+
+def test_submodules_resolve_after_a_plain_import() -> None:
+    for name in (
+        "estimators",
+        "plot",
+        "search",
+        "paper",
+        "functional",
+        "nn",
+        "structures",
+        "theory",
+    ):
+        assert getattr(hopfy, name).__name__ == f"hopfy.{name}"
+        assert name in dir(hopfy)
+    with pytest.raises(AttributeError, match=r"hopfy\.paper\.data"):
+        _ = hopfy.data
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = hopfy.nonsense
