@@ -175,6 +175,48 @@ def test_a_network_is_made_once(attribute: str) -> None:
         setattr(net, attribute, torch.randn(10, 4))
 
 
+def _train(memories: Tensor, **options: bool) -> None:
+    optimizer = torch.optim.Adam([memories], lr=0.5, **options)
+    memories.grad = torch.ones_like(memories)
+    optimizer.step()
+
+
+CHANGES: dict[str, Callable[[Tensor], object]] = {
+    "Adam": _train,
+    "fused Adam": lambda memories: _train(memories, fused=True),
+    "foreach Adam": lambda memories: _train(memories, foreach=True),
+    "data": lambda memories: memories.data.mul_(-1),
+    "NumPy": lambda memories: memories.detach().numpy().__imul__(-1),
+    "no_grad": lambda memories: memories.detach().mul_(-1),
+    "set_": lambda memories: memories.data.copy_(torch.randn_like(memories)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_index_is_never_stale(change: str, trained: bool, mode: Callable[[], object]) -> None:
+    """Trained memories are followed, all others are the network's own, however they are changed."""
+    if "Adam" in change and not trained:
+        pytest.skip("an optimizer changes what requires grad")
+    memories = torch.nn.functional.normalize(torch.randn(5000, 16), dim=1)
+    memories.requires_grad_(trained)
+    net = HopfieldNetwork(memories, "sparsemax", 20.0)
+    queries = torch.randn(100, 16)
+    with mode():  # type: ignore[attr-defined]
+        for _ in range(3):
+            net.retrieve(queries)
+        before = memories.detach().clone()
+    CHANGES[change](memories)
+    with mode():  # type: ignore[attr-defined]
+        found = net.retrieve(queries)
+        now = memories.detach().clone() if trained else before
+        expected = HopfieldNetwork(now, "sparsemax", 20.0).retrieve(queries)
+        assert torch.equal(found.pattern, expected.pattern)
+        assert torch.equal(found.certified, expected.certified)
+        torch.testing.assert_close(found.state, expected.state)
+
+
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_no_dimensions_and_no_queries(omega: str) -> None:
     net = HopfieldNetwork(torch.zeros(4, 0), omega)

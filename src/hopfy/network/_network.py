@@ -43,7 +43,9 @@ class HopfieldNetwork:
     `retrieve` says so with a certificate.
 
     Args:
-        memories: (N, D), one pattern per row, or (..., N, D) for a batch of networks.
+        memories: (N, D), one pattern per row, or (..., N, D) for a batch of networks. A tensor that
+            requires grad is used as it is and never indexed, so the network follows its training;
+            any other is copied, so that later changes of it cannot contradict a certificate.
         omega: a regularizer such as ``Tsallis(1.5)`` or ``SparseMAP(KSubsets(3))``, or its name
             (see `omega_from`).
         beta: the inverse temperature, > 0; a tensor broadcasts over the queries (``...``, M).
@@ -66,7 +68,7 @@ class HopfieldNetwork:
         *,
         values: Tensor | None = None,
     ) -> None:
-        self._memories = as_patterns(memories)
+        self._memories = _owned(as_patterns(memories))
         self._omega = _checked_omega(omega)
         check_parameter(beta, BETA)
         self._beta = beta
@@ -233,7 +235,9 @@ class HopfieldNetwork:
             torch.float32,
             torch.float64,
         )
-        if not (self._row_by_row and indexable and memories.shape[0] >= _MANY_MEMORIES):
+        if memories.requires_grad or not (self._row_by_row and indexable):
+            return None
+        if memories.shape[0] < _MANY_MEMORIES:
             return None
         rows = queries.shape[:-1].numel()
         if self.omega.margin == torch.inf and rows * memories.shape[0] <= _MANY_WEIGHTS:
@@ -387,6 +391,11 @@ def _result(outcome: Outcome, state: Tensor, readout: Tensor | None, rows: torch
 def _flat(queries: Tensor) -> Tensor:
     """(Q, D), also where D is 0."""
     return queries.reshape(queries.shape[:-1].numel(), queries.shape[-1])
+
+
+def _owned(memories: Tensor) -> Tensor:
+    """A tensor that nobody else can change, unless it is being trained."""
+    return memories if memories.requires_grad else memories.clone()
 
 
 def _checked_omega(omega: Omega | str) -> Omega:
