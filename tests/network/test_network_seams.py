@@ -175,6 +175,35 @@ def test_a_network_is_made_once(attribute: str) -> None:
         setattr(net, attribute, torch.randn(10, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("omega", ["sparsemax", "1.5-entmax", "5-normmax", "2-subsets"])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_an_update_returns_a_certified_state_bit_for_bit(
+    omega: str, dtype: torch.dtype, scale: float
+) -> None:
+    """At the margin: beta is the smallest that certifies, within an ulp."""
+    certified = 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        patterns = scale * torch.randn(12, 6, generator=generator, dtype=dtype)
+        size = 2 if "subsets" in omega else 1
+        members = torch.tensor([list(range(size))])
+        separation = hopfy.theory.association_separation(patterns, members)
+        if separation <= 0:
+            continue
+        margin = hopfy.omega_from(omega).exact_margin(size)
+        assert margin is not None
+        beta = float(margin) / float(separation)
+        for factor in (1 - 2**-52, 1.0, 1 + 2**-52, 1 + 2**-50):
+            net = HopfieldNetwork(patterns, omega, beta * factor)
+            found = net.retrieve(patterns[members].sum(1))
+            if found.certified.all():
+                certified += 1
+                assert torch.equal(net.update(found.state), found.state)
+                assert torch.equal(net.retrieve(found.state).state, found.state)
+    assert certified > 2
+
+
 def _train(memories: Tensor, **options: bool) -> None:
     optimizer = torch.optim.Adam([memories], lr=0.5, **options)
     memories.grad = torch.ones_like(memories)

@@ -11,6 +11,7 @@ from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy._runtime.dispatch import outside_autocast
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
+from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
@@ -172,10 +173,9 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         with torch.set_grad_enabled(self._differentiable(queries)):
-            scaled = queries * beta
-            if self._row_by_row:
-                scaled = _flat(scaled)
-            return self._stepper(queries).step(scaled).states.reshape(queries.shape)
+            rules = self._rules(queries, beta, 1, None, False)
+            everyone = torch.arange(queries.shape[:-1].numel(), device=queries.device)
+            return rules.advance(_flat(queries), everyone).states.reshape(queries.shape)
 
     @outside_autocast
     def retrieve(
@@ -291,10 +291,15 @@ class HopfieldNetwork:
         stepper, shape = self._stepper(queries), queries.shape
         betas = beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
 
+        def prove(rows: Tensor, members: Tensor) -> Tensor:
+            return self._prove(stepper, betas, shape, rows, members)
+
         def advance(states: Tensor, active: Tensor) -> Step:
             if self._row_by_row:
+                old = states[active]
                 own = betas[active] if isinstance(betas, Tensor) and betas.ndim else betas
-                return stepper.step(states[active] * own)
+                step = stepper.step(old * own)
+                return kept_in_place(old, self.memories, step, lambda r, m: prove(active[r], m))
             step = stepper.step(states.reshape(shape) * beta)
             rows = step.weights
             if isinstance(rows, SparseRows):
@@ -303,7 +308,7 @@ class HopfieldNetwork:
 
         return Rules(
             advance=advance,
-            prove=lambda rows, members: self._prove(stepper, betas, shape, rows, members),
+            prove=prove,
             energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
             max_steps=max_steps,
             tolerance=tol * self._largest_norm(stepper),
