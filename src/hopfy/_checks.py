@@ -230,8 +230,8 @@ def _beside_rows(value: Tensor, scores: Tensor, dim: int, name: str) -> Tensor:
     )
 
 
-def as_memories(memories: object) -> Tensor:
-    """Return ``memories`` (N, D) detached, contiguous and at least float32.
+def as_memories(memories: object, like: Tensor | None = None) -> Tensor:
+    """Return ``memories`` (N, D) detached and contiguous, in the dtype and width of ``like``.
 
     A NumPy array, memory-mapped or not, is read in place. The entries are not looked at.
     """
@@ -249,8 +249,13 @@ def as_memories(memories: object) -> Tensor:
             f"got {tuple(memories.shape)}."
         )
     memories = memories.detach()
-    if memories.dtype in (torch.float16, torch.bfloat16):
-        memories = memories.float()
+    if like is not None:
+        if memories.shape[1] != like.shape[1]:
+            raise ValueError(
+                f"expected memories with {like.shape[1]} coordinates, as those that are stored, "
+                f"got shape {tuple(memories.shape)}."
+            )
+        memories = memories.to(like)
     return memories.contiguous()
 
 
@@ -289,7 +294,8 @@ def as_queries(queries: object, memories: Tensor) -> Tensor:
             f"expected queries of shape (M, {memories.shape[1]}) for memories of shape "
             f"{tuple(memories.shape)}, got {tuple(queries.shape)}."
         )
-    return queries.detach().to(memories.dtype)
+    wide = torch.float32 if memories.dtype.itemsize == 2 else memories.dtype
+    return queries.detach().to(wide)
 
 
 def as_positive(value: object, name: str) -> float:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
-from hopfy.search import ExactIndex, SparseWeights
+from hopfy.search import ExactIndex, SparseRows
 from hopfy.search._bounds import BLOCK, Plain
-from hopfy.search._growing import Growing
+from hopfy._growing import Growing
 
 SPARSE = [
     "1.25-entmax",
@@ -54,8 +54,8 @@ def check_update(index: ExactIndex, queries: Tensor, omega: hopfy.Omega, beta: f
     torch.testing.assert_close(weights, expected, rtol=1e-9, atol=max(error, 1e-12))
     differing = (weights > 0) != (expected > 0)
     assert torch.maximum(weights, expected)[differing].le(1e3 * error).all()
-    states = (expected @ memories.double()).to(memories.dtype)
-    tolerance = {torch.float32: 1e-5, torch.float64: 1e-9}[memories.dtype]
+    states = (expected @ memories.double()).to(update.states.dtype)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-9}[states.dtype]
     torch.testing.assert_close(update.states, states, rtol=tolerance, atol=tolerance)
 
 
@@ -256,13 +256,14 @@ def test_bounds_hold_for_any_data(
     memories = torch.randn(count, size).round(decimals=1) * 10.0**exponent
     queries = torch.randn(8, size) * 10.0**-exponent
     index = ExactIndex(memories, directions)
-    assert index._principal is not None
+    assert index._state.principal is not None
     exact = queries.double() @ memories.double().mT
-    for bounds in (index._principal, index._plain):
+    for bounds in (index._state.principal, index._state.plain):
         left = bounds.left(queries.double())
-        coarse = (left.vectors @ bounds.right.mT).double() + left.slack[0].unsqueeze(1)
+        right = bounds.right(0, count)
+        coarse = (left.vectors @ right.mT).double() + left.slack[0].unsqueeze(1)
         assert (coarse >= exact).all()
-        fine = left.vectors @ bounds.right.mT + left.fine @ bounds.fine.mT
+        fine = left.vectors @ right.mT + left.fine @ bounds.fine.mT
         assert (fine.double() + left.slack[0].unsqueeze(1) >= exact).all()
     k = min(k, count)
     torch.testing.assert_close(index.top(queries, k).scores, exact.topk(k, dim=1).values)
@@ -316,15 +317,16 @@ def test_two_extensions_of_one_index_do_not_disturb_each_other() -> None:
 def test_a_doubled_index_is_planned_anew() -> None:
     memories = low_rank(10000, 128, 8, 0.01)
     index = ExactIndex(memories[:5000])
-    frame = index._principal.frame if index._principal else None
+    frame = index._state.principal.frame if index._state.principal else None
     assert frame is not None
-    assert index.extended(memories[:5500])._principal.frame is frame  # type: ignore[union-attr]
-    assert index.extended(memories)._principal.frame is not frame  # type: ignore[union-attr]
+    assert index.extended(memories[:5500])._state.principal.frame is frame  # type: ignore[union-attr]
+    assert index.extended(memories)._state.principal.frame is not frame  # type: ignore[union-attr]
 
 
 def test_growing_rows_share_until_they_differ() -> None:
-    store = Growing(torch.zeros(2, 3)).plus(2, torch.ones(1, 3))
-    same, other = store.plus(3, torch.full((1, 3), 2.0)), store.plus(3, torch.full((1, 3), 3.0))
+    store = Growing(torch.zeros(2, 3)).plus(2, 1, [torch.ones(1, 3)])
+    same = store.plus(3, 1, [torch.full((1, 3), 2.0)])
+    other = store.plus(3, 1, [torch.full((1, 3), 3.0)])
     assert same is store
     assert other is not store
     assert same.rows(4)[:, 0].tolist() == [0, 0, 1, 2]
@@ -390,7 +392,7 @@ def test_separations_are_those_of_the_definition(directions: int) -> None:
 def test_without_numba_whole_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     memories, queries = low_rank(1300, 12, 4, 0.2), torch.randn(9, 12)
     expected = ExactIndex(memories, 3).top(queries, 4)
-    monkeypatch.setattr("hopfy.search._index.compiled", lambda _: None)
+    monkeypatch.setattr("hopfy.search._state.compiled", lambda _: None)
     monkeypatch.setattr("hopfy._kernels.select.compiled", lambda _: None)
     plain = ExactIndex(memories, 3)
     check_update(plain, queries, hopfy.Tsallis(2.0), 0.3)
@@ -399,13 +401,15 @@ def test_without_numba_whole_rows_give_the_same(monkeypatch: pytest.MonkeyPatch)
 
 def test_compiled_selection_matches_its_reference() -> None:
     from hopfy._kernels import select
-    from hopfy.search._goal import Goal
+    from hopfy.search._state import State
     from hopfy.search._sweep import sweep
 
     memories, queries = torch.randn(1100, 6), torch.randn(30, 6)
     bounds = Plain(memories, torch.full((2,), 10.0, dtype=torch.float64))
+    state = State.of(memories, 0, lifted=False)
     for rank, reach in ((1, 0.5), (3, 1.0), (80, 0.1)):
-        found = sweep(memories, queries.double(), Goal(rank, reach), bounds)
+        distance = torch.full((30,), reach, dtype=torch.float64)
+        found = sweep(state.rows, state.inner(queries.double(), rank, distance), bounds)
         mask = select.reference(queries.double() @ memories.double().mT, rank, reach)
         for row in range(30):
             indices = found.indices[row, : found.counts[row]]
@@ -415,11 +419,11 @@ def test_compiled_selection_matches_its_reference() -> None:
 def test_sparse_weights_join_in_any_order() -> None:
     matrix = torch.randn(6, 5).clamp_min(0).double()
     places = [torch.tensor([4, 1]), torch.tensor([0, 5, 2]), torch.tensor([3])]
-    parts = [(place, SparseWeights.from_dense(matrix[place])) for place in places]
-    joined = SparseWeights.assemble(parts, 5)
+    parts = [(place, SparseRows.from_dense(matrix[place])) for place in places]
+    joined = SparseRows.assemble(parts)
     assert torch.equal(joined.dense(), matrix)
     table = torch.randn(5, 3)
-    torch.testing.assert_close(joined.mix(table), (matrix @ table.double()).float())
+    torch.testing.assert_close(joined.matmul(table), (matrix @ table.double()).float())
 
 
 def test_bad_input_gets_a_sentence() -> None:

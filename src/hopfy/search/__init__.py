@@ -1,6 +1,6 @@
 """Exact retrieval over many memories: streamed, pruned, never the whole score matrix."""
 
-from hopfy.search._index import ExactIndex, Top, Update
-from hopfy.search._weights import SparseWeights
+from hopfy.search._index import ExactIndex, Metric, Top, Update
+from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["ExactIndex", "SparseWeights", "Top", "Update"]
+__all__ = ["ExactIndex", "Metric", "SparseRows", "Top", "Update"]

@@ -2,60 +2,99 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._kernels.select import Found
+from hopfy._kernels.select import Array, Found
 from hopfy.omega import Omega
-from hopfy.search._weights import SparseWeights
+from hopfy.search._problem import gives_all_to_one
+from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["best_first", "weights_of"]
+__all__ = ["best_first", "padded_weights", "rows_of", "weights_of"]
+
+_NARROWEST = 8
 
 
 def weights_of(
-    found: Found, rows: Tensor, omega: Omega, beta: float, columns: int
-) -> SparseWeights:
+    found: Found, rows: Array, omega: Omega, beta: float | Tensor, columns: int
+) -> SparseRows:
     """``omega`` on the candidates of ``rows``, as if every other score were minus infinity.
 
-    Rows with about as many candidates share one small padded block. Scores are taken from the row's
-    best one, which changes no weight and keeps all digits.
+    ``beta`` is a number, or one for each of the rows. The weights are float64.
     """
-    counts = torch.from_numpy(found.counts)[rows]
-    order = torch.argsort(counts, stable=True)
-    # Doubling widths: padding at most doubles the work.
-    width_class = torch.ceil(torch.log2(counts[order].double())).long()
-    sizes = torch.unique_consecutive(width_class, return_counts=True)[1].tolist()
+    counts = found.counts[rows]
+    if rows.size and counts.max() == 1 and gives_all_to_one(omega):
+        # Alone within the margin (Prop. 2).
+        indices = torch.from_numpy(found.indices[rows, 0].astype(np.int64))
+        ones = torch.ones(rows.size, dtype=torch.float64, device="cpu")
+        return SparseRows(torch.arange(rows.size + 1, device="cpu"), indices, ones, columns)
     parts = []
-    for group in torch.split(order, sizes):
-        parts.append((group, _solve_group(found, rows[group], omega, beta, columns)))
-    return SparseWeights.assemble(parts, columns)
+    for places, width in _by_width(counts):
+        chosen, own = rows[places], _some(beta, places)
+        weights = padded_weights(found, chosen, width, omega, own)
+        indices = np.zeros((chosen.size, width), np.int64)
+        room = min(width, found.indices.shape[1])
+        indices[:, :room] = found.indices[chosen, :room]
+        here = weights > 0
+        offsets = np.concatenate([[0], here.sum(1).cumsum()])
+        entries = (torch.from_numpy(each) for each in (offsets, indices[here], weights[here]))
+        parts.append((torch.from_numpy(places), SparseRows(*entries, columns)))
+    if not parts:
+        return SparseRows.empty(0, columns, torch.empty(0, dtype=torch.float64, device="cpu"))
+    return SparseRows.assemble(parts)
 
 
-def _solve_group(
-    found: Found, rows: Tensor, omega: Omega, beta: float, columns: int
-) -> SparseWeights:
-    counts = torch.from_numpy(found.counts)[rows]
-    width = int(counts.max())
-    scores = torch.from_numpy(found.scores)[rows, :width]
-    indices = torch.from_numpy(found.indices)[rows, :width]
-    inside = torch.arange(width) < counts.unsqueeze(1)
-    scores = torch.where(inside, scores, -torch.inf)
-    if width > 1 or found.best.shape[1] > 1:
-        weights = omega((scores - scores.amax(1, keepdim=True)) * beta)
-    else:
-        weights = torch.ones_like(scores)  # alone within the margin (Prop. 2)
-    here = weights > 0
-    offsets = torch.nn.functional.pad(here.sum(1).cumsum(0), (1, 0))
-    return SparseWeights(offsets, indices[here].long(), weights[here], columns)
+def _some(beta: float | Tensor, places: Array) -> float | Tensor:
+    if not isinstance(beta, Tensor) or beta.ndim == 0:
+        return beta
+    return beta[torch.from_numpy(places)].unsqueeze(1)
 
 
-def best_first(found: Found, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _by_width(counts: Array) -> list[tuple[Array, int]]:
+    """Rows with about as many candidates, and the width they are padded to.
+
+    The width depends on the row's own count alone (a power of two), so that a row's weights do not
+    depend on the other rows of the batch.
+    """
+    widths = 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
+    widths = np.where(counts <= 1, 1, np.maximum(widths, _NARROWEST))
+    return [(np.flatnonzero(widths == width), int(width)) for width in np.unique(widths)]
+
+
+def padded_weights(
+    found: Found, rows: Array, width: int, omega: Omega, beta: float | Tensor
+) -> Array:
+    """Weights (rows, width) of candidates in order of their index, zeros behind them.
+
+    Scores are taken from the row's best one, which changes no weight and keeps all digits.
+    """
+    scores = np.full((rows.size, width), -np.inf)
+    room = min(width, found.scores.shape[1])
+    inside = np.arange(room) < found.counts[rows][:, None]
+    scores[:, :room] = np.where(inside, found.scores[rows, :room], -np.inf)
+    scores -= scores.max(1, keepdims=True)
+    weights: Array = omega(torch.from_numpy(scores) * beta).numpy()
+    return weights
+
+
+def best_first(found: Found, rows: Array, k: int) -> tuple[Tensor, Tensor]:
     """The k best candidates of ``rows``, best first; of equal scores the first stored counts."""
-    width = int(found.counts[rows.numpy()].max()) if rows.numel() else k
-    inside = torch.arange(width) < torch.from_numpy(found.counts)[rows].unsqueeze(1)
-    scores = torch.from_numpy(found.scores)[rows, :width]
-    indices = torch.from_numpy(found.indices)[rows, :width].long()
-    scores, order = torch.where(inside, scores, -torch.inf).sort(
-        dim=1, descending=True, stable=True
-    )
+    width = int(found.counts[rows].max()) if rows.size else k
+    inside = torch.from_numpy(np.arange(width) < found.counts[rows][:, None])
+    scores = torch.from_numpy(found.scores[rows, :width])
+    indices = torch.from_numpy(found.indices[rows, :width].astype(np.int64))
+    scores = torch.where(inside, scores, -torch.inf)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
     return scores[:, :k], indices.gather(1, order)[:, :k]
+
+
+def rows_of(found: Found, rows: Array, columns: int) -> SparseRows:
+    """All candidates of ``rows`` with their scores."""
+    counts = found.counts[rows]
+    inside = np.arange(int(counts.max()) if rows.size else 0) < counts[:, None]
+    width = inside.shape[1]
+    offsets = np.concatenate([[0], counts.cumsum()])
+    indices = found.indices[rows, :width][inside].astype(np.int64)
+    scores = found.scores[rows, :width][inside]
+    return SparseRows(*(torch.from_numpy(each) for each in (offsets, indices, scores)), columns)

@@ -3,65 +3,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from copy import copy
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_memories, as_positive, as_queries, finite_norms
-from hopfy._kernels import select
-from hopfy._kernels.select import Found
-from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._checks import as_memories, as_positive, as_queries
+from hopfy._growing import Growing
 from hopfy.omega import Omega
-from hopfy.search._bounds import Bounds, Plain, block_maxima
-from hopfy.search._candidates import best_first, weights_of
-from hopfy.search._goal import Goal, goal_of
-from hopfy.search._growing import Growing
-from hopfy.search._plan import budget_for, planned_bounds, principal_bounds
-from hopfy.search._principal import Principal
-from hopfy.search._sweep import QUERIES, sweep
-from hopfy.search._weights import SparseWeights
-from hopfy.search._whole_rows import dense_top, dense_update, softmax_update
+from hopfy.search._candidates import best_first, rows_of, weights_of
+from hopfy.search._find import SCRATCH, find
+from hopfy.search._problem import Problem, is_softmax, reach_of
+from hopfy.search._sparse_rows import SparseRows
+from hopfy.search._state import State
+from hopfy.search._whole_rows import softmax_mix, whole_weights
 
-__all__ = ["ExactIndex", "Top", "Update"]
+__all__ = ["ExactIndex", "Metric", "Top", "Update"]
 
-_TRIAL = 32
-"""Queries that show whether pruning helps, before the others follow."""
+Metric = Literal["inner", "euclidean"]
 
 
 class Update(NamedTuple):
     """What one update gives for M queries.
 
     Attributes:
-        states: (M, D), the next states, in the memories' dtype.
-        weights: on their support, or None for softmax, whose weights are all positive.
+        states: (M, D), the next states, in the memories' dtype (halves: float32).
+        weights: on their support, float64, or None for softmax, whose weights are all positive.
     """
 
     states: Tensor
-    weights: SparseWeights | None
+    weights: SparseRows | None
 
 
 class Top(NamedTuple):
-    """The k best memories of M queries: ``scores`` (M, k) float64, best first, and ``indices``."""
+    """The k best memories of M queries: ``scores`` (M, k) float64, best first, and ``indices``.
+
+    Under ``"euclidean"`` the scores are distances, the smallest first.
+    """
 
     scores: Tensor
     indices: Tensor
 
 
 class ExactIndex:
-    r"""One exact Hopfield update :math:`q \leftarrow X^\top \hat y(\beta X q)` for many queries.
+    r"""Exact search and Hopfield updates :math:`q \leftarrow X^\top \hat y(\beta X q)` at scale.
 
-    Memories (N, D) and queries are taken in blocks, so memory use does not grow with N times M.
-    Every score that takes part in an answer is computed in float64, and what is left out is ruled
-    out by a bound that counts rounding: the answer does not depend on blocks, threads or bounds.
+    **Guarantee.** Every answer is that of the scores :math:`x_j^\top q` (or
+    :math:`-\frac12 \|x_j - q\|^2`) of the stored numbers, computed in float64 in one fixed order of
+    summation. What is left out was ruled out by an upper bound that counts rounding. So an answer
+    depends on the stored memories and the query alone: not on the batch, the threads, the bounds,
+    or what was asked before.
+
+    Memories and queries are taken in blocks; memory use does not grow with N times M.
 
     Args:
-        memories: (N, D), float32 or float64 (halves are widened); a NumPy memory map will do.
-            They are not copied: do not change them afterwards.
+        memories: (N, D) float16, bfloat16, float32 or float64, stored as they are. A tensor is
+            copied, so that later changes to it cannot make the index wrong; a NumPy memory map is
+            read in place.
         directions: principal directions whose bounds rule memories out before they are scored in
             full; None chooses from the memories, 0 scores all of them.
+        scratch: bytes that a search may use beyond its answer (about).
 
     >>> import torch, hopfy
     >>> index = ExactIndex(torch.eye(3))
@@ -70,54 +73,140 @@ class ExactIndex:
     tensor([[1., 0., 0.]])
     >>> index.top(torch.tensor([[0.25, 0.5, 0.0]]), k=2).indices
     tensor([[1, 0]])
+    >>> index.add(torch.tensor([[0.0, 2.0, 0.0]]))
+    tensor([3])
+    >>> index.remove([1])
+    >>> index.top(torch.tensor([0.25, 0.5, 0.0])).indices
+    tensor([3])
     """
 
-    def __init__(self, memories: Tensor, directions: int | None = None) -> None:
-        self._memories = as_memories(memories)
-        self._norms = Growing(finite_norms(self._memories))
-        self._wanted = directions
-        self._planned_for = len(self)
-        self._compiled = runs_compiled(self._memories) and compiled("select.cpu") is not None
-        self._principal = self._plan(directions) if self._compiled else None
-        self._plain = Plain(self._memories, _largest(self._norms, len(self)))
+    def __init__(
+        self, memories: Tensor, directions: int | None = None, *, scratch: int = SCRATCH
+    ) -> None:
+        mapped = isinstance(memories, np.memmap) or (
+            isinstance(memories, np.ndarray) and not memories.flags.writeable
+        )
+        rows = as_memories(memories)
+        if not mapped and _shares_memory(rows, memories):
+            rows = rows.clone()
+        self._start(rows, directions, scratch, lifted=False)
 
-    def _plan(self, directions: int | None) -> Principal | None:
-        if directions is None:
-            return planned_bounds(self._memories)
-        if not isinstance(directions, int) or isinstance(directions, bool) or directions < 0:
+    @classmethod
+    def over(
+        cls,
+        memories: Tensor,
+        directions: int | None = None,
+        *,
+        scratch: int = SCRATCH,
+        lifted: bool = False,
+    ) -> ExactIndex:
+        """An index of rows that the caller promises never to change; they are not copied.
+
+        With ``lifted`` the last coordinate counts in inner products and not in distances.
+        """
+        index = cls.__new__(cls)
+        index._start(as_memories(memories), directions, scratch, lifted)
+        return index
+
+    def _start(self, rows: Tensor, directions: int | None, scratch: int, lifted: bool) -> None:
+        if directions is not None and (
+            not isinstance(directions, int) or isinstance(directions, bool) or directions < 0
+        ):
             raise ValueError(f"expected directions to be None or at least 0, got {directions!r}.")
-        return principal_bounds(self._memories, directions) if directions else None
+        self.scratch = int(as_positive(scratch, "scratch"))
+        self._state = State.of(rows, directions, lifted)
+        self._buffer: Growing | None = None
+
+    # ------------------------------------------------------------------ what is stored
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __repr__(self) -> str:
+        shape = (len(self), self._state.memories.shape[1])
+        return f"ExactIndex(memories of shape {shape}, directions={self.directions})"
+
+    @property
+    def memories(self) -> Tensor:
+        """The stored rows, removed ones included until the index is tidied up; do not change."""
+        return self._state.memories
+
+    @property
+    def numbers(self) -> Tensor:
+        """The numbers of the memories that are there, increasing."""
+        state = self._state
+        numbers = _numbers(state)
+        return numbers.clone() if state.alive is None else numbers[state.alive > 0]
+
+    @property
+    def directions(self) -> int:
+        """Principal directions that rule memories out; 0 where the plain product is as good."""
+        principal = self._state.principal
+        return 0 if principal is None else principal.coarse
+
+    def add(self, memories: Tensor) -> Tensor:
+        """Store more memories (M, D) and return their numbers.
+
+        The cost is that of the new rows; now and then (when the number has doubled) the principal
+        directions are chosen anew.
+        """
+        state = self._state
+        rows = as_memories(memories, like=state.memories)
+        if self._buffer is None:
+            self._buffer = Growing(state.memories)
+        self._buffer = self._buffer.plus(state.stored, rows.shape[0], [rows])
+        self._state = state.extended(self._buffer.rows(state.stored + rows.shape[0]))
+        return torch.arange(state.next_number, self._state.next_number, device="cpu")
+
+    def remove(self, numbers: Any) -> None:
+        """Forget memories by their numbers; the others keep theirs. KeyError if one is not there.
+
+        The cost does not depend on the memories' length: rows are only marked, and dropped when
+        most of them are marked.
+        """
+        state = self._state
+        wanted = torch.as_tensor(numbers, dtype=torch.int64, device="cpu").flatten()
+        known = _numbers(state)
+        places = torch.searchsorted(known, wanted).clamp_max(max(0, state.stored - 1))
+        found = known[places] == wanted if known.numel() else torch.zeros_like(wanted).bool()
+        if state.alive is not None and known.numel():
+            found &= state.alive[places] > 0
+        if not bool(found.all()):
+            missing = wanted[~found][:5].tolist()
+            raise KeyError(f"expected numbers of stored memories, got {missing}; nothing removed.")
+        tidy = state.without(places).tidy()
+        if tidy.stored != state.stored:
+            self._buffer = None
+        self._state = tidy
+
+    def copy(self) -> ExactIndex:
+        """An index of the same memories that grows and shrinks on its own; nothing is copied."""
+        return self._with(self._state)
 
     def extended(self, memories: Tensor) -> ExactIndex:
         """An index of ``memories``, whose first rows are the present ones, unchanged.
 
-        The cost is that of the new rows: centre and directions stay, as any give valid bounds. They
-        are chosen anew when the number of memories has doubled. This index stays as it is.
+        The cost is that of the new rows. This index stays as it is.
 
         >>> index = ExactIndex(torch.eye(3)[:2])
         >>> len(index.extended(torch.eye(3)))
         3
         """
         memories = as_memories(memories)
-        count = len(self)
-        if memories.shape[0] < count or memories.shape[1:] != self._memories.shape[1:]:
+        state = self._state
+        if memories.shape[0] < state.stored or memories.shape[1:] != state.memories.shape[1:]:
             raise ValueError(
-                f"expected the {tuple(self._memories.shape)} memories with rows added, "
+                f"expected the {tuple(state.memories.shape)} memories with rows added, "
                 f"got shape {tuple(memories.shape)}."
             )
-        if memories.shape[0] >= 2 * self._planned_for or memories.dtype != self._memories.dtype:
-            return ExactIndex(memories, self._wanted)
-        rows = memories[count:]
-        norms = (
-            self._norms.plus(count, finite_norms(rows, first=count)) if len(rows) else self._norms
-        )
-        principal = self._principal
-        if principal is not None and len(rows):
-            principal = principal.extended(rows)
-        return self._with(memories, norms, principal)
+        return self._with(state.extended(memories))
+
+    def without(self, places: Tensor) -> ExactIndex:
+        """The same index with the rows at ``places`` gone; the others keep their places."""
+        return self._with(self._state.without(places))
 
     def restricted(self, kept: Tensor, memories: Tensor | None = None) -> ExactIndex:
-        """An index of the memories numbered ``kept`` only, in that order.
+        """An index of the rows at ``kept`` only, in that order, counted from 0.
 
         ``memories``, if given, must be ``index.memories[kept]``; otherwise they are copied here.
 
@@ -125,156 +214,268 @@ class ExactIndex:
         tensor([[0., 0., 1.],
                 [1., 0., 0.]])
         """
-        memories = as_memories(self._memories[kept] if memories is None else memories)
-        norms = Growing(self._norms.rows(len(self))[kept])
-        principal = None if self._principal is None else self._principal.taken(kept)
-        return self._with(memories, norms, principal)
+        taken = None if memories is None else as_memories(memories)
+        return self._with(self._state.restricted(kept, taken).renumbered())
 
-    def _with(self, memories: Tensor, norms: Growing, principal: Principal | None) -> ExactIndex:
-        index = copy(self)
-        index._memories, index._norms, index._principal = memories, norms, principal
-        index._plain = Plain(memories, _largest(norms, len(index)))
+    def _with(self, state: State) -> ExactIndex:
+        index = ExactIndex.__new__(ExactIndex)
+        index.scratch, index._state, index._buffer = self.scratch, state, self._buffer
         return index
 
-    def __len__(self) -> int:
-        return self._memories.shape[0]
-
-    @property
-    def memories(self) -> Tensor:
-        return self._memories
-
-    @property
-    def directions(self) -> int:
-        """Principal directions that rule memories out; 0 where the plain product is as good."""
-        return 0 if self._principal is None else self._principal.coarse
+    # ------------------------------------------------------------------ updates
 
     @torch.no_grad()
-    def update(self, queries: Tensor, omega: Omega, beta: float = 1.0) -> Update:
+    def update(self, queries: Tensor, omega: Omega, beta: float | Tensor = 1.0) -> Update:
         r"""The next states of ``queries`` (M, D) and their weights (Eq. 9).
 
-        A query with NaN or infinite entries gives a state of NaN and an empty support.
+        ``beta`` is a number or (M,). A query with NaN or infinite entries gives a state of NaN and
+        an empty support.
         """
-        queries = as_queries(queries, self._memories)
-        beta = as_positive(beta, "beta")
-        if omega.is_softmax:
-            return Update(softmax_update(self._memories, queries, beta), None)
-        goal = goal_of(omega, beta)
-        if goal is None or not self._can_sweep(goal):
-            return Update(*self._dense_update(queries, omega, beta))
-        parts = []
-        left = torch.ones(queries.shape[0], dtype=torch.bool)
-        for places, found, rows in self._sweeps(queries, goal):
-            weights = weights_of(found, rows, omega, beta, len(self))
-            parts.append((places[rows], weights))
-            left[places[rows]] = False
-        rest = left.nonzero().squeeze(1)
-        if rest.numel():
-            parts.append((rest, self._dense_update(queries[rest], omega, beta)[1]))
-        weights = SparseWeights.assemble(parts, len(self))
-        states = weights.mix(self._memories)
-        return Update(_spoil(states, queries), weights)
+        state = self._state
+        queries = as_queries(queries, state.memories)
+        if is_softmax(omega):
+            (states,) = softmax_mix(state, queries, _betas(beta), [state.memories])
+            return Update(states, None)
+        weights = self._weights(state, queries, omega, beta)
+        states = weights.matmul(state.memories, queries.dtype)
+        return Update(_spoil(states, queries), _numbered(state, weights))
 
     @torch.no_grad()
-    def top(self, queries: Tensor, k: int = 1) -> Top:
-        """The ``k`` memories with the highest scores for each query (M, D), best first.
+    def weights(
+        self,
+        queries: Tensor,
+        omega: Omega,
+        beta: float | Tensor = 1.0,
+        *,
+        metric: Metric = "inner",
+    ) -> SparseRows:
+        r"""The weights :math:`\hat y(\beta s)` of the scores s, in float64, on their support.
 
-        Of equal scores the memory stored first counts. A query with NaN or infinite entries gets
-        scores of NaN.
+        For ``"euclidean"`` the scores are :math:`-\frac12 \|q - x_j\|^2`.
         """
-        queries = as_queries(queries, self._memories)
-        if not isinstance(k, int) or not 0 < k <= len(self):
-            raise ValueError(f"expected k from 1 to the {len(self)} memories, got {k!r}.")
-        scores = torch.full((queries.shape[0], k), torch.nan, dtype=torch.float64)
-        indices = torch.zeros(queries.shape[0], k, dtype=torch.int64)
-        left = torch.ones(queries.shape[0], dtype=torch.bool)
-        goal = Goal(k, 0.0, ties=False)
-        if self._can_sweep(goal):
-            for places, found, rows in self._sweeps(queries, goal):
-                scores[places[rows]], indices[places[rows]] = best_first(found, rows, k)
-                left[places[rows]] = False
-        rest = (left & queries.isfinite().all(1)).nonzero().squeeze(1)
-        if rest.numel():
-            scores[rest], indices[rest] = dense_top(self._memories, queries[rest].double(), k)
-        return Top(scores, indices)
+        state = self._state
+        queries = self._checked(state, queries, metric)
+        return _numbered(state, self._weights(state, queries, omega, beta, metric))
+
+    def _weights(
+        self,
+        state: State,
+        queries: Tensor,
+        omega: Omega,
+        beta: float | Tensor,
+        metric: Metric = "inner",
+    ) -> SparseRows:
+        parts = list(self.parts(queries, omega, beta, metric=metric, state=state))
+        done = sum(places.numel() for places, _ in parts)
+        if done < queries.shape[0]:
+            spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
+            like = torch.empty(0, dtype=torch.float64, device="cpu")
+            parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
+        if not parts:
+            like = torch.empty(0, dtype=torch.float64, device="cpu")
+            return SparseRows.empty(0, state.stored, like)
+        return SparseRows.assemble(parts)
+
+    def parts(
+        self,
+        queries: Tensor,
+        omega: Omega,
+        beta: float | Tensor = 1.0,
+        *,
+        metric: Metric = "inner",
+        known: Tensor | None = None,
+        state: State | None = None,
+    ) -> Iterator[tuple[Tensor, SparseRows]]:
+        """Places among the queries and their weights (columns: stored rows), a part at a time.
+
+        Queries with NaN or infinite entries are left out. A part holds at most about ``scratch``
+        bytes, so that a mixture of many memories can be read out part by part. ``known`` (M, D) or
+        (1, D) marks the coordinates that a query contains; of the others, where it must hold zeros,
+        half of the memory's square counts.
+        """
+        state = self._state if state is None else state
+        wide, betas = queries.double(), _betas(beta)
+        reach = reach_of(omega, betas, queries.shape[0])
+        rank = 1 if reach is None else reach.rank
+        distance = torch.zeros(queries.shape[0], dtype=torch.float64, device="cpu")
+        distance = distance if reach is None else reach.distance
+        if known is not None:
+            problem = state.partial(wide, known, rank, distance)
+        else:
+            problem = self._problem(state, wide, metric, rank, distance)
+        if reach is None or rank > len(state) or not bool(distance.isfinite().all()):
+            yield from whole_weights(state, problem, omega, betas, self.scratch)
+            return
+        for places, found, rows in find(state, problem, self.scratch):
+            chosen = places[torch.from_numpy(rows)]
+            own = betas[chosen] if isinstance(betas, Tensor) and betas.ndim else betas
+            if rows.size:
+                yield chosen, weights_of(found, rows, omega, own, state.stored)
+
+    # ------------------------------------------------------------------ searches
+
+    @torch.no_grad()
+    def top(self, queries: Tensor, k: int = 1, *, metric: Metric = "inner") -> Top:
+        """The ``k`` best memories for each query (M, D), or for one query (D,), best first.
+
+        Of equal scores the memory with the smaller number counts. A query with NaN or infinite
+        entries gets scores of NaN.
+        """
+        state = self._state
+        flat = self._checked(state, queries, metric)
+        if not isinstance(k, int) or not 0 < k <= len(state):
+            raise ValueError(f"expected k from 1 to the {len(state)} memories, got {k!r}.")
+        rows = flat.shape[0]
+        scores = torch.full((rows, k), torch.nan, dtype=torch.float64, device="cpu")
+        indices = torch.zeros(rows, k, dtype=torch.int64, device="cpu")
+        zeros = torch.zeros(rows, dtype=torch.float64, device="cpu")
+        problem = self._problem(state, flat.double(), metric, k, zeros)._replace(nudge=0.0)
+        for places, found, complete in find(state, problem, self.scratch):
+            chosen = places[torch.from_numpy(complete)]
+            if complete.size:
+                scores[chosen], indices[chosen] = best_first(found, complete, k)
+        if metric == "euclidean":
+            scores = (-2 * scores).clamp_min(0).sqrt()
+        shape = (*queries.shape[:-1], k)
+        return Top(scores.reshape(shape), _numbers(state)[indices].reshape(shape))
+
+    @torch.no_grad()
+    def within(
+        self, queries: Tensor, limit: float | Tensor, *, metric: Metric = "inner"
+    ) -> SparseRows:
+        """All memories with a score of at least ``limit``, or a distance of at most ``limit``.
+
+        ``limit`` is a number or (M,). The values are scores, or distances, in float64.
+
+        >>> index = ExactIndex(torch.tensor([[0.0], [1.0], [5.0]]))
+        >>> index.within(torch.tensor([[0.5]]), 1.0, metric="euclidean").row(0)
+        (tensor([0, 1]), tensor([0.5000, 0.5000], dtype=torch.float64))
+        """
+        state = self._state
+        flat = self._checked(state, queries, metric)
+        limits = torch.as_tensor(limit, dtype=torch.float64, device="cpu").expand(flat.shape[0])
+        if bool(limits.isnan().any()):
+            raise ValueError(f"expected limit to be a number, got {limit!r}.")
+        if metric == "euclidean":
+            limits = torch.where(limits < 0, torch.inf, -limits.square() / 2)
+        return self._range(state, flat, limits, metric)
+
+    def _range(self, state: State, queries: Tensor, limits: Tensor, metric: Metric) -> SparseRows:
+        rows = queries.shape[0]
+        anywhere = torch.full((rows,), torch.inf, dtype=torch.float64, device="cpu")
+        problem = self._problem(state, queries.double(), metric, 1, anywhere)
+        # A distance is a rounded root: let the edge in and look again below.
+        floors = limits - 1e-14 * limits.abs() - 1e-300
+        problem = problem._replace(floors=floors)
+        parts = []
+        for places, found, complete in find(state, problem, self.scratch):
+            chosen = places[torch.from_numpy(complete)]
+            if complete.size:
+                parts.append((chosen, rows_of(found, complete, state.stored)))
+        spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
+        like = torch.empty(0, dtype=torch.float64, device="cpu")
+        parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
+        inside = SparseRows.assemble(parts)
+        keep = inside.values >= limits[inside.row_of_entry]
+        if metric == "euclidean":
+            keep |= (-2 * inside.values).sqrt() <= (-2 * limits).sqrt()[inside.row_of_entry]
+        inside = inside.kept(keep)
+        if metric == "euclidean":
+            inside = inside.with_values((-2 * inside.values).clamp_min(0).sqrt())
+        return _numbered(state, inside)
+
+    @torch.no_grad()
+    def near_best(
+        self, queries: Tensor, reach: float | Tensor, rank: int = 1, *, metric: Metric = "inner"
+    ) -> SparseRows:
+        """All memories whose score is above the ``rank``-th best one minus ``reach``.
+
+        What trails by exactly ``reach`` is there too, and what is within rounding of it: the reach
+        is widened by 1e-12 of the best score. The values are scores in float64.
+        """
+        state = self._state
+        flat = self._checked(state, queries, metric)
+        distance = torch.as_tensor(reach, dtype=torch.float64, device="cpu").expand(flat.shape[0])
+        problem = self._problem(state, flat.double(), metric, rank, distance)
+        parts = []
+        for places, found, complete in find(state, problem, self.scratch):
+            chosen = places[torch.from_numpy(complete)]
+            if complete.size:
+                parts.append((chosen, rows_of(found, complete, state.stored)))
+        spoiled = (~flat.isfinite().all(1)).nonzero().squeeze(1)
+        like = torch.empty(0, dtype=torch.float64, device="cpu")
+        parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
+        return _numbered(state, SparseRows.assemble(parts))
 
     @torch.no_grad()
     def separations(self, kept: Tensor) -> Tensor:
         r""":math:`\Delta_i = x_i^\top x_i - \max_{j \ne i} x_i^\top x_j` (Def. 2) of some memories.
 
-        For those numbered ``kept`` (P,), in float64; infinite where there is only one memory.
+        For those at rows ``kept`` (P,), in float64; infinite where there is only one memory.
         Pattern i is a fixed point if :math:`\Delta_i \ge m / \beta` (Prop. 2).
 
         >>> ExactIndex(2 * torch.eye(3)).separations(torch.tensor([0, 2]))
         tensor([4., 4.], dtype=torch.float64)
         """
-        own = self._memories[kept]
-        if len(self) == 1:
-            return torch.full((own.shape[0],), torch.inf, dtype=torch.float64)
+        state = self._state
+        own = state.memories[kept]
+        if len(state) == 1:
+            return torch.full((own.shape[0],), torch.inf, dtype=torch.float64, device="cpu")
         top = self.top(own, 2)
-        itself = top.indices == kept.unsqueeze(1)
+        itself = top.indices == _numbers(state)[kept].unsqueeze(1)
         # Its own score comes from the same arithmetic where possible: duplicates give exactly 0.
         score = torch.where(itself, top.scores, 0.0).sum(1)
         score = torch.where(itself.any(1), score, own.double().square().sum(1))
         return score - torch.where(itself, -torch.inf, top.scores).amax(1)
 
-    def _can_sweep(self, goal: Goal) -> bool:
-        return self._compiled and goal.rank <= len(self) and math.isfinite(goal.reach)
+    def _checked(self, state: State, queries: Tensor, metric: Metric) -> Tensor:
+        if metric not in get_args(Metric):
+            raise ValueError(f"expected metric to be one of {get_args(Metric)}, got {metric!r}.")
+        if isinstance(queries, Tensor) and queries.ndim == 1:
+            queries = queries.unsqueeze(0)
+        if metric == "euclidean" and state.lifted:
+            return as_queries(queries, state.memories[:, :-1])
+        return as_queries(queries, state.memories)
 
-    def _sweeps(self, queries: Tensor, goal: Goal) -> Iterator[tuple[Tensor, Found, Tensor]]:
-        """Places in ``queries``, what was found for them, and which of those rows are complete."""
-        wanted = queries.isfinite().all(1).nonzero().squeeze(1)
-        if self._principal is not None:
-            left: list[Tensor] = []
-            for places in _with_a_trial(wanted):
-                if len(left) == 1 and 2 * left[0].numel() > _TRIAL:
-                    left.append(places)  # the trial showed that the bounds do not help here
-                    continue
-                places, found, rows = self._sweep(queries, places, goal, self._principal)
-                left.append(places[torch.from_numpy(found.status == select.GAVE_UP)])
-                yield places, found, rows
-            wanted = torch.cat(left) if left else wanted
-        for places in _in_blocks(wanted):
-            yield self._sweep(queries, places, goal, self._plain)
-
-    def _sweep(
-        self, queries: Tensor, places: Tensor, goal: Goal, bounds: Bounds
-    ) -> tuple[Tensor, Found, Tensor]:
-        budget = None if bounds is self._plain else budget_for(self._memories)
-        found = sweep(self._memories, queries[places].double(), goal, bounds, budget)
-        rows = torch.from_numpy(found.status == select.FINE).nonzero().squeeze(1)
-        return places, found, rows
-
-    def _dense_update(
-        self, queries: Tensor, omega: Omega, beta: float
-    ) -> tuple[Tensor, SparseWeights]:
-        finite = queries.isfinite().all(1)
-        calm = torch.where(finite.unsqueeze(1), queries, 0.0)
-        states, weights = dense_update(self._memories, calm, omega, beta)
-        if not bool(finite.all()):
-            weights = _without_rows(weights, ~finite)
-        return _spoil(states, queries), weights
+    def _problem(
+        self, state: State, queries: Tensor, metric: Metric, rank: int, reach: Tensor
+    ) -> Problem:
+        make = state.euclidean if metric == "euclidean" else state.inner
+        return make(queries, rank, reach)
 
 
-def _largest(norms: Growing, count: int) -> Tensor:
-    return block_maxima(norms.rows(count).unsqueeze(1)).squeeze(1)
+def _shares_memory(rows: Tensor, memories: object) -> bool:
+    if isinstance(memories, np.ndarray):
+        return bool(rows.data_ptr() == memories.ctypes.data)
+    return isinstance(memories, Tensor) and rows.data_ptr() == memories.data_ptr()
 
 
-def _with_a_trial(places: Tensor) -> list[Tensor]:
-    """A few queries first, then the rest in blocks."""
-    return [*_in_blocks(places[:_TRIAL]), *_in_blocks(places[_TRIAL:])]
+def _betas(beta: float | Tensor) -> float | Tensor:
+    if isinstance(beta, Tensor):
+        betas = beta.detach().to("cpu", torch.float64)
+        if not bool(((betas > 0) & betas.isfinite()).all()):
+            raise ValueError("expected every beta to be finite and > 0.")
+        return betas if betas.ndim else float(betas)
+    return as_positive(beta, "beta")
 
 
-def _in_blocks(places: Tensor) -> Sequence[Tensor]:
-    return torch.split(places, QUERIES) if places.numel() else ()
+def _numbers(state: State) -> Tensor:
+    if state.numbers is not None:
+        return state.numbers
+    return torch.arange(state.stored, device="cpu")
+
+
+def _numbered(state: State, rows: SparseRows) -> SparseRows:
+    """The same with columns counted by the users' numbers."""
+    if state.numbers is None:
+        return rows
+    columns = state.next_number
+    return SparseRows(rows.offsets, state.numbers[rows.indices], rows.values, columns)
 
 
 def _spoil(states: Tensor, queries: Tensor) -> Tensor:
     """NaN where the query was not finite, as in any product."""
-    return torch.where(queries.isfinite().all(1, keepdim=True), states, torch.nan)
-
-
-def _without_rows(weights: SparseWeights, dropped: Tensor) -> SparseWeights:
-    kept = ~torch.repeat_interleave(dropped, weights.counts)
-    counts = torch.where(dropped, 0, weights.counts)
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return SparseWeights(offsets, weights.indices[kept], weights.values[kept], weights.columns)
+    finite = queries.isfinite().all(1, keepdim=True)
+    if bool(finite.all()):
+        return states
+    return torch.where(finite.to(states.device), states, math.nan)

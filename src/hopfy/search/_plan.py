@@ -1,6 +1,6 @@
 """Whether principal directions pay for a set of memories, and how many.
 
-The cost of a search is estimated from a trial: stored patterns look for their best neighbours,
+The cost of a search is estimated from a trial: stored patterns look for their best neighbors,
 and the share of memories that bounds from r directions cannot rule out is counted on a sample.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy.search._bounds import BLOCK
+from hopfy.search._bounds import BLOCK, widened
 from hopfy.search._principal import Frame, Principal, leading_frame
 
 __all__ = ["budget_for", "planned_bounds", "principal_bounds"]
@@ -18,7 +18,7 @@ _LEAST_MEMORIES = 4096
 _LEAST_DIRECTIONS = 8
 _MOST_DIRECTIONS = 96
 _QUERIES = 32
-_NEIGHBOURS = 10
+_NEIGHBORS = 10
 _SAMPLE = 4096
 
 # Costs in multiply-adds of a large product: looking at a bound, a second bound (a cache miss and a
@@ -74,8 +74,8 @@ def _best_split(memories: Tensor, frame: Frame) -> int | None:
 
 def _survivors(memories: Tensor, frame: Frame, options: list[int]) -> list[float]:
     """The share of memories that r directions cannot rule out, for each r."""
-    queries = _spread(memories, _QUERIES)
-    floor = _last_neighbour(memories, queries).double()
+    queries = widened(_spread(memories, _QUERIES))
+    floor = _last_neighbor(memories, queries).double()
     centred, p, _ = frame.coordinates(queries)
     sample, p_sample, _ = frame.coordinates(_spread(memories, _SAMPLE))
     constant = (queries.double() @ frame.centre).unsqueeze(1) + sample @ frame.centre
@@ -95,10 +95,10 @@ def _spread(memories: Tensor, rows: int) -> Tensor:
     return memories[:: max(1, memories.shape[0] // rows)][:rows]
 
 
-def _last_neighbour(memories: Tensor, queries: Tensor) -> Tensor:
-    best = queries.new_full((queries.shape[0], _NEIGHBOURS), -torch.inf)
+def _last_neighbor(memories: Tensor, queries: Tensor) -> Tensor:
+    best = queries.new_full((queries.shape[0], _NEIGHBORS), -torch.inf)
     for start in range(0, memories.shape[0], BLOCK):
-        block = memories[start : start + BLOCK]
+        block = widened(memories[start : start + BLOCK])
         scores = torch.cat([best, queries @ block.mT], 1)
-        best = scores.topk(_NEIGHBOURS, dim=1).values
+        best = scores.topk(_NEIGHBORS, dim=1).values
     return best[:, -1]

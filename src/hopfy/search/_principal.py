@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy._growing import Growing
 from hopfy.search._bounds import Left, block_maxima, rounding
-from hopfy.search._growing import Growing
 
 __all__ = ["Frame", "Principal", "leading_frame"]
 
@@ -53,8 +53,10 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
     # At unit scale no product overflows, and float32 is precise enough: any basis is valid.
     sample = (sample / sample.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).float()
     width = min(memories.shape[1], directions + 16)
-    generator = torch.Generator().manual_seed(0)
-    basis = torch.randn(memories.shape[1], width, generator=generator, dtype=sample.dtype)
+    generator = torch.Generator("cpu").manual_seed(0)
+    basis = torch.randn(
+        memories.shape[1], width, generator=generator, dtype=sample.dtype, device="cpu"
+    )
     for _ in range(4):
         basis = torch.linalg.qr(sample.mT @ (sample @ basis)).Q
     rotation = torch.linalg.svd(sample @ basis, full_matrices=False).Vh.mT
@@ -87,7 +89,7 @@ class Principal:
     def __init__(self, stores: list[Growing], count: int, frame: Frame, coarse: int) -> None:
         self.frame, self.coarse = frame, coarse
         self._stores, self._count = stores, count
-        self.right, self.fine, sizes = (store.rows(count) for store in stores)
+        self._right, self.fine, sizes = (store.rows(count) for store in stores)
         # They were rounded to float32; the error terms that they enter are generous.
         self._sizes = block_maxima(sizes).double()
 
@@ -102,7 +104,7 @@ class Principal:
         """The same with more memories at the end, in the same frame."""
         tables = _described(rows, self.frame, self.coarse)
         stores = [
-            store.plus(self._count, table)
+            store.plus(self._count, rows.shape[0], [table])
             for store, table in zip(self._stores, tables, strict=True)
         ]
         return Principal(stores, self._count + rows.shape[0], self.frame, self.coarse)
@@ -111,6 +113,9 @@ class Principal:
         """The same for these memories only, in this order."""
         stores = [Growing(store.rows(self._count)[kept]) for store in self._stores]
         return Principal(stores, kept.numel(), self.frame, self.coarse)
+
+    def right(self, first: int, stop: int) -> Tensor:
+        return self._right[first:stop]
 
     def left(self, queries: Tensor) -> Left:
         centred, p, sizes = self.frame.coordinates(queries)
@@ -131,7 +136,8 @@ class Principal:
 
 def _described(rows: Tensor, frame: Frame, coarse: int) -> list[Tensor]:
     count, directions = rows.shape[0], frame.basis.shape[1]
-    tables = [torch.empty(count, w) for w in (coarse + 2, directions - coarse + 2, 4)]
+    widths = (coarse + 2, directions - coarse + 2, 4)
+    tables = [torch.empty(count, width, dtype=torch.float32, device="cpu") for width in widths]
     for start in range(0, count, _CHUNK):
         chunk = slice(start, start + _CHUNK)
         for table, part in zip(tables, _describe(rows[chunk], frame, coarse), strict=True):

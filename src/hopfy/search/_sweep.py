@@ -2,59 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from hopfy._kernels import select
-from hopfy._kernels.select import Block, Fine, Found, Search
-from hopfy.search._bounds import BLOCK, Bounds, Left
-from hopfy.search._goal import Goal
+from hopfy._kernels.select import ALL_ALIVE, NO_BIAS, NOTHING_KNOWN, Block, Fine, Found, Search
+from hopfy.search._bounds import BLOCK, Bounds, Left, widened
+from hopfy.search._problem import Problem
 
-__all__ = ["QUERIES", "room_for", "sweep"]
+__all__ = ["QUERIES", "Rows", "exact_rows", "sweep", "whole_scores"]
 
 QUERIES = 1024
 """Queries per pass."""
 _ROOM = 4096
 _NO_LIMIT = 1 << 62
+_SCORES = 1 << 19
+"""Bounds held at once: they should stay in the cache between the product and the selection."""
 
 
-def room_for(goal: Goal, memories: int) -> int:
-    """Candidates kept per query; a query that needs more is solved on its whole row of scores."""
-    return min(memories, max(_ROOM, 2 * goal.rank)) + 1
+class Rows:
+    """Memories (N, W) and which of them are there; ``alive`` (N,) uint8, None: all."""
+
+    def __init__(self, memories: Tensor, alive: Tensor | None) -> None:
+        self.memories, self.alive = memories, alive
+
+    def search(self, problem: Problem, first: int, stop: int, budget: int) -> Search:
+        """The compiled search's fields for the memories ``first .. stop``."""
+        known = problem.known
+        return Search(
+            rows=widened(self.memories[first:stop]).numpy(),
+            bias=NO_BIAS if problem.bias is None else problem.bias[first:stop].numpy(),
+            alive=ALL_ALIVE if self.alive is None else self.alive[first:stop].numpy(),
+            queries=problem.queries.numpy(),
+            known=NOTHING_KNOWN if known is None else known.view(torch.uint8).numpy(),
+            measure=int(problem.measure),
+            reach=problem.reach.numpy(),
+            nudge=problem.nudge,
+            budget=budget,
+        )
 
 
-def sweep(
-    memories: Tensor, queries: Tensor, goal: Goal, bounds: Bounds, budget: int | None = None
-) -> Found:
-    """Candidates of ``queries`` (M, D) in float64, M at most `QUERIES`, under ``bounds``.
+def sweep(rows: Rows, problem: Problem, bounds: Bounds, budget: int | None = None) -> Found:
+    """Candidates of at most `QUERIES` queries, under ``bounds``.
 
     A query whose bounds rule out so little that it exceeds ``budget`` (see `Search`) gives up. Rows
     come back with a status; the candidates of those with status `select.FINE` are complete.
     """
-    count, rows = memories.shape[0], queries.shape[0]
-    left = bounds.left(queries)
-    found = Found.nothing(rows, goal.rank, room_for(goal, count))
+    count, queries = rows.memories.shape[0], problem.queries.shape[0]
+    left = bounds.left(problem.bounded)
+    if problem.bias_error is not None and problem.constant is not None:
+        left.slack.add_(problem.bias_error.unsqueeze(1)).add_(problem.constant)
+    room = min(count, max(_ROOM, 2 * problem.rank)) + 1
+    found = Found.nothing(queries, problem.rank, room)
+    found.floor[:] = problem.floors.numpy()
     found.status[~left.safe.numpy()] = select.GAVE_UP
-    search = Search(
-        memories.numpy(),
-        queries.numpy(),
-        goal.reach,
-        1e-12 if goal.ties else 0.0,
-        _NO_LIMIT if budget is None else budget,
-    )
-    _run(left, bounds, search, found)
+    _run(rows, problem, bounds, left, found, _NO_LIMIT if budget is None else budget)
     return found
 
 
-def _run(left: Left, bounds: Bounds, search: Search, found: Found) -> None:
-    rows, count = left.vectors.shape[0], bounds.right.shape[0]
-    fine = Fine(left.fine.numpy(), bounds.fine.numpy())
-    buffer = torch.empty(rows * min(BLOCK, count), dtype=left.vectors.dtype)
-    slack = np.ascontiguousarray(left.slack.numpy())
-    for number, first in enumerate(range(0, count, BLOCK)):
-        right = bounds.right[first : first + BLOCK]
-        upper = buffer[: rows * right.shape[0]].view(rows, right.shape[0])
-        torch.mm(left.vectors, right.mT, out=upper)
-        last = first + BLOCK >= count
-        select.solve(Block(upper.numpy(), slack[number], first, last), fine, search, found)
+def _run(
+    rows: Rows, problem: Problem, bounds: Bounds, left: Left, found: Found, budget: int
+) -> None:
+    queries, count = left.vectors.shape[0], rows.memories.shape[0]
+    group = max(1, min(16, _SCORES // (max(1, queries) * BLOCK)))
+    step = group * BLOCK
+    buffer = torch.empty(queries * min(step, count), dtype=left.vectors.dtype, device="cpu")
+    slack = _grouped(left.slack, group)
+    fine_queries = left.fine.numpy()
+    for number, first in enumerate(range(0, count, step)):
+        stop = min(first + step, count)
+        upper = buffer[: queries * (stop - first)].view(queries, stop - first)
+        torch.mm(left.vectors, bounds.right(first, stop).mT, out=upper)
+        block = Block(upper.numpy(), slack[number], first, stop == count)
+        fine = Fine(fine_queries, bounds.fine[first:stop].numpy())
+        select.solve(block, fine, rows.search(problem, first, stop, budget), found)
+
+
+def _grouped(slack: Tensor, group: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """The largest slack of each ``group`` of blocks."""
+    parts = [part.amax(0) for part in torch.split(slack, group)]
+    return np.ascontiguousarray(torch.stack(parts).numpy())
+
+
+def exact_rows(rows: Rows, problem: Problem, scratch: int) -> Iterator[tuple[Tensor, Found]]:
+    """Candidates from whole rows of exact scores, as many queries at a time as ``scratch`` allows."""
+    size = max(1, scratch // (32 * rows.memories.shape[0]))
+    places = torch.arange(problem.queries.shape[0], device="cpu")
+    for some in torch.split(places, size) if places.numel() else ():
+        yield some, _whole(rows, problem.take(some))
+
+
+def _whole(rows: Rows, problem: Problem) -> Found:
+    scores = whole_scores(rows, problem)
+    return select.keep_above_floor(
+        scores, problem.rank, problem.reach.numpy(), problem.floors.numpy(), problem.nudge
+    )
+
+
+def whole_scores(rows: Rows, problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Exact scores (M, N); -inf where a memory was removed."""
+    queries, count = problem.queries.shape[0], rows.memories.shape[0]
+    scores = np.empty((queries, count))
+    for first in range(0, count, BLOCK):
+        stop = min(first + BLOCK, count)
+        part = np.empty((queries, stop - first))
+        select.exact_scores(rows.search(problem, first, stop, _NO_LIMIT), part)
+        scores[:, first:stop] = part
+    return scores

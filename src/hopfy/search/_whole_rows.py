@@ -1,95 +1,100 @@
-"""Updates that need every score: softmax, structured maps, and supports too large to collect.
+"""Updates that need every score: softmax, and maps that may give weight anywhere.
 
 Nothing here holds more than a few rows of scores, or one block of them, at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from hopfy.omega import Omega
-from hopfy.search._bounds import BLOCK
-from hopfy.search._weights import SparseWeights
+from hopfy.search._bounds import BLOCK, widened
+from hopfy.search._find import reference_scores
+from hopfy.search._problem import Problem
+from hopfy.search._sparse_rows import SparseRows
+from hopfy.search._state import State
+from hopfy.search._sweep import whole_scores
 
-__all__ = ["dense_top", "dense_update", "softmax_update"]
+__all__ = ["softmax_mix", "whole_weights"]
 
-_SCORES = 1 << 21
-"""Scores held at once by `dense_update`; a map may need ten times as much while it works."""
 _QUERIES = 1024
 
 
-def softmax_update(memories: Tensor, queries: Tensor, beta: float) -> Tensor:
-    r""":math:`X^\top \mathrm{softmax}(\beta X q)` for each query, with one pass over the memories.
+def softmax_mix(
+    state: State,
+    queries: Tensor,
+    beta: float | Tensor,
+    tables: Sequence[Tensor],
+    bias: Tensor | None = None,
+) -> list[Tensor]:
+    r"""Mixtures :math:`T^\top \mathrm{softmax}(\beta (X q + b))` of the rows of each table (N, E).
 
-    Each block adds :math:`e^{\beta x_j^\top q - c}` and its mixture of memories under a running
-    maximum c; when c rises, what was summed so far is scaled down.
+    One pass over the memories: each block adds :math:`e^{\beta s_j - c}` and its mixtures under a
+    running maximum c; when c rises, what was summed so far is scaled down. ``beta`` is a number or
+    (M,).
     """
-    queries = queries.to(memories.dtype) * beta
-    parts = [_softmax_rows(memories, rows) for rows in torch.split(queries, _QUERIES)]
-    return torch.cat(parts) if parts else torch.empty_like(queries)
+    dtype = torch.float32 if state.memories.element_size() == 2 else state.memories.dtype
+    betas = torch.as_tensor(beta, dtype=torch.float64, device=queries.device)
+    betas = betas.expand(queries.shape[0]).unsqueeze(1)
+    scaled = (queries.double() * betas).to(dtype)
+    if not scaled.shape[0]:
+        return [scaled.new_empty(0, table.shape[1]) for table in tables]
+    parts = [
+        _mix_some(state, some, own.to(dtype), tables, bias)
+        for some, own in zip(
+            torch.split(scaled, _QUERIES), torch.split(betas, _QUERIES), strict=True
+        )
+    ]
+    return [torch.cat(columns) for columns in zip(*parts, strict=True)]
 
 
-def _softmax_rows(memories: Tensor, queries: Tensor) -> Tensor:
+def _mix_some(
+    state: State, queries: Tensor, beta: Tensor, tables: Sequence[Tensor], bias: Tensor | None
+) -> list[Tensor]:
     rows = queries.shape[0]
     top = queries.new_full((rows, 1), -torch.inf)
     total = queries.new_zeros(rows, 1)
-    states = torch.zeros_like(queries)
-    buffer = queries.new_empty(rows * min(BLOCK, memories.shape[0]))
-    for block in torch.split(memories, BLOCK):
-        scores = buffer[: rows * block.shape[0]].view(rows, block.shape[0])
-        torch.mm(queries, block.mT, out=scores)
+    sums = [queries.new_zeros(rows, table.shape[1]) for table in tables]
+    for first in range(0, state.stored, BLOCK):
+        part = slice(first, first + BLOCK)
+        scores = queries @ widened(state.memories[part]).mT
+        if bias is not None:
+            scores += beta * bias[part].to(scores.dtype)
+        if state.alive is not None:
+            scores.masked_fill_(state.alive[part] == 0, -torch.inf)
         higher = torch.maximum(top, scores.amax(1, keepdim=True))
-        scale = torch.exp(top - higher)
-        weights = scores.sub_(higher).exp_()
+        fixed = higher.clamp_min(torch.finfo(scores.dtype).min)  # a block of removed rows only
+        scale = torch.exp(top - fixed)
+        weights = scores.sub_(fixed).exp_()
         total = total.mul_(scale).add_(weights.sum(1, keepdim=True))
-        states.mul_(scale).addmm_(weights, block)
+        for mixture, table in zip(sums, tables, strict=True):
+            mixture.mul_(scale).addmm_(weights, widened(table[part]).to(weights.dtype))
         top = higher
-    return states / total
+    return [mixture / total for mixture in sums]
 
 
-def dense_update(
-    memories: Tensor, queries: Tensor, omega: Omega, beta: float
-) -> tuple[Tensor, SparseWeights]:
-    """The update on whole rows of scores, a few queries at a time, in float64 on the CPU."""
-    parts, states, start = [], [], 0
-    for scores in _score_rows(memories, queries):
-        weights = omega(scores.mul_(beta))
-        places = torch.arange(start, start + scores.shape[0])
-        parts.append((places, SparseWeights.from_dense(weights)))
-        states.append(_mixed(weights, memories))
-        start += scores.shape[0]
-    if not states:
-        states.append(memories.new_empty(0, memories.shape[1]))
-    return torch.cat(states), SparseWeights.assemble(parts, memories.shape[0])
-
-
-def dense_top(memories: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best scores and their memories on whole rows; of equal scores the first counts."""
-    scores, indices = [queries.new_empty(0, k)], [torch.empty(0, k, dtype=torch.int64)]
-    for rows in _score_rows(memories, queries):
-        values, places = rows.sort(dim=1, descending=True, stable=True)
-        scores.append(values[:, :k].to(queries.dtype))
-        indices.append(places[:, :k].to("cpu"))
-    return torch.cat(scores), torch.cat(indices)
-
-
-def _score_rows(memories: Tensor, queries: Tensor) -> Iterator[Tensor]:
-    wide = torch.float64 if memories.device.type == "cpu" else memories.dtype
-    count = memories.shape[0]
-    for some in torch.split(queries, max(1, _SCORES // count)):
-        scores = torch.empty(some.shape[0], count, dtype=wide, device=memories.device)
-        for first in range(0, count, BLOCK):
-            block = memories[first : first + BLOCK].to(wide)
-            scores[:, first : first + BLOCK] = some.to(wide) @ block.mT
-        yield scores
-
-
-def _mixed(weights: Tensor, memories: Tensor) -> Tensor:
-    states = weights.new_zeros(weights.shape[0], memories.shape[1])
-    for first in range(0, memories.shape[0], BLOCK):
-        block = memories[first : first + BLOCK].to(weights.dtype)
-        states.addmm_(weights[:, first : first + BLOCK], block)
-    return states.to(memories.dtype)
+def whole_weights(
+    state: State, problem: Problem, omega: Omega, beta: float | Tensor, scratch: int
+) -> Iterator[tuple[Tensor, SparseRows]]:
+    """Places and weights for maps that may give weight anywhere, some queries at a time."""
+    wanted = problem.queries.isfinite().all(1).nonzero().squeeze(1)
+    alive = None if state.alive is None else state.alive.nonzero().squeeze(1)
+    # A map may need ten times the scores while it works.
+    for places in torch.split(wanted, max(1, scratch // (128 * state.stored))):
+        if not places.numel():
+            continue
+        some = problem.take(places)
+        scores = (
+            torch.from_numpy(whole_scores(state.rows, some))
+            if state.is_compiled
+            else reference_scores(state, some)
+        )
+        own = beta[places].unsqueeze(1) if isinstance(beta, Tensor) and beta.ndim else beta
+        if alive is None:
+            yield places, SparseRows.from_dense(omega(scores * own))
+            continue
+        kept = SparseRows.from_dense(omega(scores[:, alive] * own))
+        yield places, SparseRows(kept.offsets, alive[kept.indices], kept.values, state.stored)

@@ -10,6 +10,7 @@ nor on the kind of bounds.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,12 @@ __all__ = [
     "Block",
     "Fine",
     "Found",
+    "Measure",
     "Search",
+    "exact_candidates",
+    "exact_scores",
+    "fingerprint",
+    "keep_above_floor",
     "mix",
     "reference",
     "solve",
@@ -41,11 +47,30 @@ GAVE_UP = 2
 
 Array = np.ndarray[Any, Any]
 
+NOTHING_KNOWN: Array = np.empty((1, 0), np.uint8)
+"""The `Search.known` of measures that need none."""
+ALL_ALIVE: Array = np.empty(0, np.uint8)
+NO_BIAS: Array = np.empty(0, np.float32)
+_SMALL = 1 << 22
+
+
+class Measure(IntEnum):
+    r"""What an exact score is, for a query q and a memory x.
+
+    ``INNER`` :math:`q^\top x`; ``EUCLIDEAN`` :math:`-\frac12 \|q - x\|^2` over the first
+    coordinates of x, as many as q has; ``PARTIAL`` :math:`\sum_{d\ \text{known}} q_d x_d +
+    \frac12 \sum_{d\ \text{unknown}} x_d^2`.
+    """
+
+    INNER = 0
+    EUCLIDEAN = 1
+    PARTIAL = 2
+
 
 class Block(NamedTuple):
     """Bounds of the memories ``first .. first + upper.shape[1]``, one row per query.
 
-    ``upper[row, c] + slack[row]`` is never below the exact score, rounding included.
+    ``upper[row, c] + bias[c] + slack[row]`` is never below the exact score, rounding included.
     """
 
     upper: Array
@@ -55,9 +80,9 @@ class Block(NamedTuple):
 
 
 class Fine(NamedTuple):
-    """A second bound for entries that pass the first: ``upper + fine_queries . fine_memories``.
+    """A second bound for entries that pass the first: ``fine_queries . fine_memories`` more.
 
-    Of width 0 where there is none.
+    ``fine_memories`` belongs to the block; of width 0 where there is none.
     """
 
     fine_queries: Array
@@ -65,16 +90,21 @@ class Fine(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What is looked for: ``queries`` in float64, and how far below the rank-th best score.
+    """What is looked for, and where: ``rows``, ``bias`` and ``alive`` belong to the block.
 
-    ``nudge`` widens the reach by a share of the best score, so that ties survive rounding; with 0 a
-    tie with the rank-th best loses to the entry that came first. A row gives up after ``budget``
-    second bounds, or an eighth as many exact scores.
+    ``queries`` are float64; ``reach`` (rows,) says how far below the rank-th best score. ``nudge``
+    widens it by a share of the best score and of itself, so that ties survive rounding; with 0 a tie with the
+    rank-th best loses to the entry that came first. A row gives up after ``budget`` second bounds,
+    or an eighth as many exact scores. ``bias`` and ``alive`` are empty where there are none.
     """
 
-    memories: Array
+    rows: Array
+    bias: Array
+    alive: Array
     queries: Array
-    reach: float
+    known: Array
+    measure: int
+    reach: Array
     nudge: float
     budget: int
 
@@ -104,13 +134,51 @@ class Found(NamedTuple):
         )
 
 
-def solve(block: Block, fine: Fine, search: Search, found: Found) -> None:
-    """Add the candidates of one block to ``found``, in place."""
+def _loops() -> Any:
     loops = compiled("select.cpu")
     if loops is None:
         raise RuntimeError("expected numba for the compiled selection; check `compiled` first.")
+    return loops
+
+
+def solve(block: Block, fine: Fine, search: Search, found: Found) -> None:
+    """Add the candidates of one block to ``found``, in place."""
     rows, width = block.upper.shape
-    over_rows(loops.collect, rows, rows * width, block, fine, search, found)
+    over_rows(_loops().collect, rows, rows * width, block, fine, search, found)
+
+
+def exact_candidates(
+    rows: Array, queries: Array, measure: Measure, rank: int, reach: Array, nudge: float
+) -> Found:
+    """The candidates of float64 ``queries`` among few memories, all of which are scored exactly."""
+    found = Found.nothing(queries.shape[0], rank, rows.shape[0])
+    _loops().candidates(
+        rows, queries, int(measure), reach, nudge, found.best, found.counts, found.indices,
+        found.scores,
+    )  # fmt: skip
+    return found
+
+
+def exact_scores(search: Search, out: Array) -> None:
+    """The exact scores of all queries with the search's rows; -inf where a memory is removed."""
+    count, width = out.shape
+    over_rows(
+        _loops().score_block, count, count * width * search.rows.shape[1], search.rows,
+        search.queries, search.known, search.measure, search.alive, out,
+    )  # fmt: skip
+
+
+def keep_above_floor(
+    scores: Array, rank: int, reach: Array, floors: Array, nudge: float
+) -> Found:
+    """The candidates of whole rows of exact scores (rows, N)."""
+    rows, width = scores.shape
+    found = Found.nothing(rows, rank, width)
+    over_rows(
+        _loops().gather, rows, rows * width, scores, reach, floors, nudge, found.best,
+        found.counts, found.indices, found.scores,
+    )  # fmt: skip
+    return found
 
 
 def reference(scores: Tensor, rank: int, reach: float) -> Tensor:
@@ -129,19 +197,48 @@ class _Rows(NamedTuple):
     values: Array
 
 
-def mix(offsets: Tensor, indices: Tensor, values: Tensor, table: Tensor) -> Tensor:
+def mix(
+    offsets: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    table: Tensor,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Sums of rows of ``table``: row r of the result is ``values[e] * table[indices[e]]`` summed
-    over its entries e in ``offsets[r]:offsets[r + 1]``, in float64, then rounded once.
+    over its entries e in ``offsets[r]:offsets[r + 1]``, in float64, then rounded once to ``dtype``
+    (the table's by default).
     """
+    dtype = table.dtype if dtype is None else dtype
     rows = offsets.numel() - 1
-    loops = compiled("select.cpu")
+    loops = compiled("select.cpu") if table.device.type == "cpu" else None
     if loops is None or table.dtype not in (torch.float32, torch.float64):
-        products = values.double().unsqueeze(-1) * table[indices].double()
-        where = torch.repeat_interleave(offsets.diff())
-        zeros = products.new_zeros(rows, table.shape[1])
-        return zeros.index_add_(0, where, products).to(table.dtype)
-    out = torch.empty(rows, table.shape[1], dtype=table.dtype)
+        return _mix_in_parts(offsets, indices, values, table).to(dtype)
+    out = torch.empty(rows, table.shape[1], dtype=dtype, device="cpu")
     entries = _Rows(offsets.numpy(), indices.numpy(), values.double().numpy())
     work = indices.numel() * table.shape[1]
     over_rows(loops.mix, rows, work, entries, table.numpy(), out.numpy())
     return out
+
+
+def _mix_in_parts(offsets: Tensor, indices: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    """The same in plain torch, some entries at a time."""
+    wide = torch.float32 if table.device.type == "mps" else torch.float64
+    out = torch.zeros(offsets.numel() - 1, table.shape[1], dtype=wide, device=table.device)
+    where = torch.repeat_interleave(offsets.diff())
+    size = max(1, _SMALL // max(1, table.shape[1]))
+    for start in range(0, indices.numel(), size):
+        part = slice(start, start + size)
+        products = values[part].to(wide).unsqueeze(-1) * table[indices[part]].to(wide)
+        out.index_add_(0, where[part], products)
+    return out
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """A hash of the bytes of a contiguous tensor on the CPU: one pass at the memory's speed."""
+    raw = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    loops = compiled("select.cpu")
+    if loops is None:
+        return hash(raw.tobytes())
+    whole = raw.size - raw.size % 8
+    tail = int.from_bytes(raw[whole:].tobytes(), "little")
+    return int(loops.fingerprint(raw[:whole].view(np.uint64))) ^ (tail << 1)

@@ -2,7 +2,11 @@
 """Compiled loops of `hopfy._kernels.select`: which memories can reach a query's best score.
 
 One row is one query. A block of upper bounds comes in; entries that can still matter are scored
-exactly (products and sums in float64), and the best of those raise the floor for all that follow.
+exactly, and the best of those raise the floor for all that follow.
+
+An exact score is a float64 sum of float64 products in the order that the compiler has chosen once,
+when it compiled `_dot`: every function here calls the same code, so it gets the same bits for the same
+memory and query.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import numpy as np
 
 from hopfy._runtime.compilation import jit
 
-__all__ = ["collect", "mix"]
+__all__ = ["candidates", "collect", "fingerprint", "gather", "mix", "mix_padded", "score_block"]
 
 _CHUNK = 64
 _SEEDS = 64  # above this rank, looking for seeds costs more than it saves
@@ -20,18 +24,50 @@ _TIES = 1e-12  # widens a floor so that ties survive rounding
 _COMPLETE = 0
 _FULL = 1
 _GAVE_UP = 2
+_EUCLIDEAN = 1
+_PARTIAL = 2
 
 
-@jit(inline="always")
-def _dot(x, q):  # type: ignore[no-untyped-def]
+@jit
+def _dot(rows, c, queries, row):
     total = 0.0
-    for d in range(x.shape[0]):
-        total += x[d] * q[d]
+    for d in range(queries.shape[1]):
+        total += rows[c, d] * queries[row, d]
     return total
 
 
 @jit
-def _raise_floor(best, score):  # type: ignore[no-untyped-def]
+def _closeness(rows, c, queries, row):
+    """Minus half of the squared distance."""
+    total = 0.0
+    for d in range(queries.shape[1]):
+        gap = queries[row, d] - rows[c, d]
+        total += gap * gap
+    return -0.5 * total
+
+
+@jit
+def _partial(rows, c, queries, row, known):
+    """The product over known coordinates and half of the squares of the others."""
+    total = 0.0
+    mask = row if known.shape[0] > 1 else 0
+    for d in range(queries.shape[1]):
+        value = np.float64(rows[c, d])
+        total += value * (queries[row, d] if known[mask, d] else 0.5 * value)
+    return total
+
+
+@jit
+def _score(rows, c, queries, row, known, measure):
+    if measure == _EUCLIDEAN:
+        return _closeness(rows, c, queries, row)
+    if measure == _PARTIAL:
+        return _partial(rows, c, queries, row, known)
+    return _dot(rows, c, queries, row)
+
+
+@jit
+def _raise_floor(best, score):
     """Replace the smallest of the best scores (a min-heap, -inf where empty) by a larger one."""
     size = best.shape[0]
     hole = 0
@@ -48,20 +84,27 @@ def _raise_floor(best, score):  # type: ignore[no-untyped-def]
     best[hole] = score
 
 
-@jit
-def _floor(best, reach, nudge):  # type: ignore[no-untyped-def]
+@jit(fastmath=False)
+def _floor(best, reach, nudge):
     """Scores at or below this have no part in the answer."""
-    if best == -np.inf:
+    if best == -np.inf or reach == np.inf:
         return -np.inf
-    floor = best - reach - nudge * abs(best)
+    floor = best - reach - nudge * (abs(best) + reach)
     return floor - 1e-300 if nudge > 0 else floor  # a tie at zero must survive too
 
 
+@jit(fastmath=False)
+def _edge(best, reach, nudge):
+    """The floor in the end: without a nudge a tie with it stays, as the first ones count."""
+    floor = _floor(best, reach, nudge)
+    return floor if nudge > 0 else np.nextafter(floor, -np.inf)
+
+
 @jit
-def _keep_above(floor, indices, scores, count):  # type: ignore[no-untyped-def]
+def _keep_above(floor, indices, scores, count):
     kept = 0
     for c in range(count):
-        if scores[c] >= floor:
+        if scores[c] > floor:
             indices[kept] = indices[c]
             scores[kept] = scores[c]
             kept += 1
@@ -69,45 +112,55 @@ def _keep_above(floor, indices, scores, count):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _set_below(box, value):  # type: ignore[no-untyped-def]
+def _set_below(box, value):
     """Store a threshold in the bounds' own dtype, never rounded up."""
     box[0] = value - 1.2e-7 * abs(value) - 1e-37
 
 
+@jit(inline="always")
+def _bound(line, bias, c):
+    return line[c] + bias[c] if bias.shape[0] else line[c]
+
+
 @jit
-def _seed(memories, line, query, heap):  # type: ignore[no-untyped-def]
+def _seed(row, line, search, heap):
     """The lowest exact score among the memories with the highest bounds in the first block.
 
     As many of them as the rank asks for: the rank-th best score of all cannot be lower.
     """
     rank = heap.shape[0]
     heap[:] = -np.inf
+    alive, bias = search.alive, search.bias
     for c in range(line.shape[0]):
-        if line[c] > heap[0]:
-            _raise_floor(heap, line[c])
+        if (alive.shape[0] == 0 or alive[c]) and _bound(line, bias, c) > heap[0]:
+            _raise_floor(heap, np.float64(_bound(line, bias, c)))
     lowest, edge, taken = np.inf, heap[0], 0
     for c in range(line.shape[0]):
-        if line[c] >= edge and taken < rank:
-            lowest = min(lowest, _dot(memories[c], query))
+        if (alive.shape[0] == 0 or alive[c]) and _bound(line, bias, c) >= edge and taken < rank:
+            score = _score(search.rows, c, search.queries, row, search.known, search.measure)
+            lowest = min(lowest, score)
             taken += 1
     return lowest if taken == rank else -np.inf
 
 
 @jit(inline="always")
-def _any_above(line, begin, end, threshold):  # type: ignore[no-untyped-def]
+def _any_above(line, bias, begin, end, threshold):
     """Whether one of a chunk is above; a fixed length and int32 let it compile to vector code."""
     hit = np.int32(0)
-    if end - begin == _CHUNK:
+    if end - begin == _CHUNK and bias.shape[0] == 0:
         for c in range(_CHUNK):
             hit |= np.int32(line[begin + c] > threshold)
+    elif end - begin == _CHUNK:
+        for c in range(_CHUNK):
+            hit |= np.int32(line[begin + c] + bias[begin + c] > threshold)
     else:
         for c in range(begin, end):
-            hit |= np.int32(line[c] > threshold)
+            hit |= np.int32(_bound(line, bias, c) > threshold)
     return hit != 0
 
 
 @jit(inline="always")
-def _second_bound(bound, query, memory):  # type: ignore[no-untyped-def]
+def _second_bound(bound, query, memory):
     change = memory.dtype.type(0)
     for d in range(memory.shape[0]):
         change += query[d] * memory[d]
@@ -115,7 +168,7 @@ def _second_bound(bound, query, memory):  # type: ignore[no-untyped-def]
 
 
 @jit
-def collect(start, stop, block, fine, search, found):  # type: ignore[no-untyped-def]
+def collect(start, stop, block, fine, search, found):
     """Take a block of upper bounds into account; see `hopfy._kernels.select` for the fields."""
     width = block.upper.shape[1]
     box = np.empty(1, block.upper.dtype)
@@ -125,52 +178,55 @@ def collect(start, stop, block, fine, search, found):  # type: ignore[no-untyped
             continue
         line = block.upper[row]
         if block.first == 0 and heap.shape[0] <= _SEEDS:
-            lowest = _seed(search.memories, line, search.queries[row], heap)
-            found.floor[row] = _floor(lowest, search.reach, _TIES)
+            lowest = _seed(row, line, search, heap)
+            floor = _floor(lowest, search.reach[row], _TIES)
+            found.floor[row] = max(found.floor[row], floor)
         _set_below(box, found.floor[row] - block.slack[row])
         begin = 0
         while begin < width and found.status[row] == _COMPLETE:
             end = min(begin + _CHUNK, width)
-            if _any_above(line, begin, end, box[0]):
+            if _any_above(line, search.bias, begin, end, box[0]):
                 _examine(row, begin, end, box, block, fine, search, found)
             begin = end
-        if block.last:
+        if block.last and found.status[row] == _COMPLETE:
+            floor = _edge(found.best[row, 0], search.reach[row], search.nudge)
             found.counts[row] = _keep_above(
-                found.floor[row], found.indices[row], found.scores[row], found.counts[row]
+                floor, found.indices[row], found.scores[row], found.counts[row]
             )
 
 
 @jit
-def _examine(row, begin, end, box, block, fine, search, found):  # type: ignore[no-untyped-def]
+def _examine(row, begin, end, box, block, fine, search, found):
     """Score what passes the bounds in one chunk, and raise the floor where a score is good."""
     refined = fine.fine_memories.shape[1] > 0
-    line, best, query = block.upper[row], found.best[row], search.queries[row]
+    line, best = block.upper[row], found.best[row]
     indices, scores = found.indices[row], found.scores[row]
     floor, count, work = found.floor[row], found.counts[row], found.work[row]
     for c in range(begin, end):
-        if not line[c] > box[0]:
+        bound = _bound(line, search.bias, c)
+        if not bound > box[0] or (search.alive.shape[0] > 0 and not search.alive[c]):
             continue
-        j = block.first + c
         if refined:
             work += 1
-            bound = _second_bound(line[c], fine.fine_queries[row], fine.fine_memories[j])
+            bound = _second_bound(bound, fine.fine_queries[row], fine.fine_memories[c])
             if not bound > box[0]:
                 continue
         work += _EXACT
-        score = _dot(search.memories[j], query)
+        score = _score(search.rows, c, search.queries, row, search.known, search.measure)
         if not score > floor:
             continue
         if count == indices.shape[0]:
-            count = _keep_above(floor, indices, scores, count)
+            lowest = floor if search.nudge > 0 else np.nextafter(floor, -np.inf)
+            count = _keep_above(lowest, indices, scores, count)
             if 4 * count > 3 * indices.shape[0]:
                 found.status[row] = _FULL
                 break
-        indices[count] = j
+        indices[count] = block.first + c
         scores[count] = score
         count += 1
         if score > best[0]:
             _raise_floor(best, score)
-            floor = max(floor, _floor(best[0], search.reach, search.nudge))
+            floor = max(floor, _floor(best[0], search.reach[row], search.nudge))
             _set_below(box, floor - block.slack[row])
     if work > search.budget:
         found.status[row] = _GAVE_UP
@@ -178,14 +234,88 @@ def _examine(row, begin, end, box, block, fine, search, found):  # type: ignore[
 
 
 @jit
-def mix(start, stop, weights, table, out):  # type: ignore[no-untyped-def]
+def score_block(start, stop, rows, queries, known, measure, alive, out):
+    """``out[row, c]`` = the exact score of query ``row`` and memory c of the block."""
+    for row in range(start, stop):
+        for c in range(rows.shape[0]):
+            if alive.shape[0] > 0 and not alive[c]:
+                out[row, c] = -np.inf
+            else:
+                out[row, c] = _score(rows, c, queries, row, known, measure)
+
+
+@jit
+def gather(start, stop, scores, reach, floors, nudge, best, counts, indices, kept):
+    """Keep of each row of exact scores those above its floor; -inf is never kept."""
+    for row in range(start, stop):
+        line, heap = scores[row], best[row]
+        for c in range(line.shape[0]):
+            if line[c] > heap[0]:
+                _raise_floor(heap, line[c])
+        floor = max(floors[row], _edge(heap[0], reach[row], nudge))
+        count = 0
+        for c in range(line.shape[0]):
+            if line[c] > floor:
+                indices[row, count] = c
+                kept[row, count] = line[c]
+                count += 1
+        counts[row] = count
+
+
+@jit
+def candidates(rows, queries, measure, reach, nudge, best, counts, indices, kept):
+    """`score_block` and `gather` in one call, for few memories."""
+    known, alive = np.empty((1, 0), np.uint8), np.empty(0, np.uint8)
+    floors = np.full(queries.shape[0], -np.inf)
+    scores = np.empty((queries.shape[0], rows.shape[0]), np.float64)
+    score_block(0, queries.shape[0], rows, queries, known, measure, alive, scores)
+    gather(0, queries.shape[0], scores, reach, floors, nudge, best, counts, indices, kept)
+
+
+@jit
+def mix(start, stop, weights, table, out):
     """``out[row] = sum of values[e] * table[indices[e]]`` over the row's entries, in float64."""
     total = np.empty(table.shape[1], np.float64)
     for row in range(start, stop):
-        total[:] = 0.0
-        for e in range(weights.offsets[row], weights.offsets[row + 1]):
-            weight, line = weights.values[e], table[weights.indices[e]]
-            for d in range(total.shape[0]):
-                total[d] += weight * line[d]
+        _mix_row(
+            row, weights.offsets[row], weights.offsets[row + 1], weights.indices, weights.values,
+            table, total, out,
+        )  # fmt: skip
+
+
+@jit(fastmath=False)
+def _mix_row(row, begin, end, indices, values, table, total, out):
+    total[:] = 0.0
+    for e in range(begin, end):
+        weight, line = values[e], table[indices[e]]
         for d in range(total.shape[0]):
-            out[row, d] = total[d]
+            total[d] += weight * line[d]
+    for d in range(total.shape[0]):
+        out[row, d] = total[d]
+
+
+@jit
+def mix_padded(counts, indices, values, table, out):
+    """`mix` for weights in the first ``counts[row]`` columns of each row."""
+    total = np.empty(table.shape[1], np.float64)
+    for row in range(counts.shape[0]):
+        _mix_row(row, 0, counts[row], indices[row], values[row], table, total, out)
+
+
+@jit
+def fingerprint(words):
+    """A 64-bit hash of all words, in eight lanes; a changed word changes its lane for good."""
+    prime = np.uint64(0x100000001B3)
+    lanes = np.full(8, np.uint64(0xCBF29CE484222325))
+    a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
+    whole = words.shape[0] - words.shape[0] % 4
+    for i in range(0, whole, 4):
+        a = (a ^ words[i]) * prime
+        b = (b ^ words[i + 1]) * prime
+        c = (c ^ words[i + 2]) * prime
+        d = (d ^ words[i + 3]) * prime
+    for i in range(whole, words.shape[0]):
+        a = (a ^ words[i]) * prime
+    for lane in (b, c, d):
+        a = (a ^ lane) * prime
+    return a

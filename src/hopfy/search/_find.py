@@ -1,0 +1,189 @@
+"""Candidates of all queries: under the cheapest bounds that work, and never too many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopfy._kernels import select
+from hopfy._kernels.select import Array, Found, Measure
+from hopfy.search._bounds import BLOCK, Bounds, widened
+from hopfy.search._plan import budget_for
+from hopfy.search._problem import Problem
+from hopfy.search._state import State
+from hopfy.search._sweep import QUERIES, exact_rows, sweep
+
+__all__ = ["SCRATCH", "find", "reference_scores"]
+
+SCRATCH = 256 << 20
+"""Bytes that a search may use beyond its answer, by default."""
+_TRIAL = 32
+"""Queries that show whether pruning helps, before the others follow."""
+_FEW = 1 << 18
+"""Multiplications below which scoring everything exactly is the quickest."""
+
+
+def find(
+    state: State, problem: Problem, scratch: int = SCRATCH
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    """Places among the queries, what was found for them, and which rows of it are complete.
+
+    Together the complete rows are all queries with finite entries, each once. Each part takes at most
+    about ``scratch`` bytes.
+    """
+    queries = problem.queries
+    if not state.is_compiled:
+        yield from _reference(state, problem, scratch)
+        return
+    finite = queries.isfinite().all(1)
+    wanted = finite.nonzero().squeeze(1)
+    if state.stored * state.memories.shape[1] * queries.shape[0] <= _FEW and _is_simple(
+        state, problem
+    ):
+        if wanted.numel():
+            yield _all_at_once(state, problem.take(wanted), wanted)
+        return
+    left: list[Tensor] = []
+    for places, found, rows in _sweeps(state, problem, wanted):
+        yield places, found, rows
+        left.append(places[torch.from_numpy(found.status != select.FINE)])
+    rest = torch.cat(left) if left else wanted[:0]
+    if rest.numel():
+        for places, found in exact_rows(state.rows, problem.take(rest), scratch):
+            yield rest[places], found, np.arange(places.numel())
+
+
+def _is_simple(state: State, problem: Problem) -> bool:
+    return (
+        state.alive is None
+        and state.memories.element_size() > 2
+        and problem.measure is not Measure.PARTIAL
+        and bool((problem.floors == -torch.inf).all())
+    )
+
+
+def _all_at_once(state: State, problem: Problem, places: Tensor) -> tuple[Tensor, Found, Array]:
+    found = select.exact_candidates(
+        state.memories.numpy(),
+        problem.queries.numpy(),
+        problem.measure,
+        problem.rank,
+        problem.reach.numpy(),
+        problem.nudge,
+    )
+    return places, found, np.arange(places.numel())
+
+
+def _sweeps(
+    state: State, problem: Problem, wanted: Tensor
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    """Sweeps under principal directions where they help, and under the plain product elsewhere.
+
+    A query that gave up under the directions is tried again under the product; only the last try is
+    reported with rows that are not complete.
+    """
+    if state.principal is not None and problem.measure is not Measure.PARTIAL:
+        left: list[Tensor] = []
+        for number, places in enumerate(_with_a_trial(wanted)):
+            if number == 1 and 2 * left[0].numel() > _TRIAL:
+                left.append(wanted[_TRIAL:])  # the bounds do not help here
+                break
+            found = sweep(
+                state.rows, problem.take(places), state.principal, budget_for(state.memories)
+            )
+            again = torch.from_numpy(found.status == select.GAVE_UP)
+            left.append(places[again])
+            kept = (~again).nonzero().squeeze(1)
+            yield from _reported(places[kept], _take(found, kept))
+        wanted = torch.cat(left) if left else wanted
+    for places in _in_blocks(wanted):
+        some = problem.take(places)
+        yield from _reported(places, sweep(state.rows, some, _plain_bounds(state, some)))
+
+
+def _plain_bounds(state: State, problem: Problem) -> Bounds:
+    if problem.known is not None and problem.bias is None:
+        return state.partial_bounds(problem.known)
+    return state.plain
+
+
+def _reported(places: Tensor, found: Found) -> Iterator[tuple[Tensor, Found, Array]]:
+    if places.numel():
+        yield places, found, np.flatnonzero(found.status == select.FINE)
+
+
+def _take(found: Found, rows: Tensor) -> Found:
+    if rows.numel() == found.counts.size:
+        return found
+    return Found(*(each[rows.numpy()] for each in found))
+
+
+def _with_a_trial(places: Tensor) -> list[Tensor]:
+    """A few queries first, then the rest in blocks."""
+    return [*_in_blocks(places[:_TRIAL]), *_in_blocks(places[_TRIAL:])]
+
+
+def _in_blocks(places: Tensor) -> Sequence[Tensor]:
+    return torch.split(places, QUERIES) if places.numel() else ()
+
+
+# --- without numba, and on other devices -----------------------------------------------------------
+
+
+def _reference(
+    state: State, problem: Problem, scratch: int
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    wanted = problem.queries.isfinite().all(1).nonzero().squeeze(1)
+    size = max(1, scratch // (48 * max(1, state.stored)))
+    for places in torch.split(wanted, size) if wanted.numel() else ():
+        some = problem.take(places)
+        found = _kept(reference_scores(state, some), some)
+        yield places, found, np.arange(places.numel())
+
+
+def reference_scores(state: State, problem: Problem) -> Tensor:
+    """Exact scores (M, N) in plain torch, float64 on the CPU; -inf where a memory was removed."""
+    device = state.memories.device
+    queries = problem.queries.to(device)
+    scores = torch.empty(queries.shape[0], state.stored, dtype=torch.float64, device="cpu")
+    known = None if problem.known is None else problem.known.to(device)
+    for first in range(0, state.stored, BLOCK):
+        rows = widened(state.memories[first : first + BLOCK]).double()
+        if problem.measure is Measure.EUCLIDEAN:
+            block = _closeness(queries, rows[:, : queries.shape[1]])
+        else:
+            block = queries @ rows.mT
+        if known is not None:
+            block = block + (~known).double() @ rows.square().mT / 2
+        scores[:, first : first + BLOCK] = block.cpu()
+    if state.alive is not None:
+        scores[:, state.alive == 0] = -torch.inf
+    return scores
+
+
+def _closeness(queries: Tensor, rows: Tensor) -> Tensor:
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(queries, rows, compute_mode=mode).square() / -2
+
+
+def _kept(scores: Tensor, problem: Problem) -> Found:
+    rank = min(problem.rank, scores.shape[1])
+    best = scores.topk(rank, 1).values[:, -1:]
+    reach = problem.reach.unsqueeze(1)
+    floor = best - reach
+    if problem.nudge:
+        floor -= problem.nudge * (best.abs() + reach)
+    inside = (scores > floor) if problem.nudge else (scores >= floor)
+    inside &= scores > problem.floors.unsqueeze(1)
+    counts = inside.sum(1)
+    width = int(counts.max()) if counts.numel() else 0
+    found = Found.nothing(scores.shape[0], rank, width)
+    found.counts[:] = counts.numpy()
+    row, column = inside.nonzero(as_tuple=True)
+    slot = torch.arange(row.numel(), device="cpu") - (counts.cumsum(0) - counts)[row]
+    found.indices[row.numpy(), slot.numpy()] = column.numpy()
+    found.scores[row.numpy(), slot.numpy()] = scores[row, column].numpy()
+    return found
