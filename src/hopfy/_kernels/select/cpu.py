@@ -19,6 +19,7 @@ __all__ = ["candidates", "collect", "fingerprint", "gather", "mix", "mix_padded"
 
 _CHUNK = 64
 _SEEDS = 64  # above this rank, looking for seeds costs more than it saves
+_SEED_FROM = 1024  # memories among which seeds are looked for
 _EXACT = 8  # an exact score costs about as much as so many second bounds
 _TIES = 1e-12  # widens a floor so that ties survive rounding
 _COMPLETE = 0
@@ -131,6 +132,7 @@ def _seed(row, line, search, heap):
     rank = heap.shape[0]
     heap[:] = -np.inf
     alive, bias = search.alive, search.bias
+    line = line[:_SEED_FROM]
     for c in range(line.shape[0]):
         if (alive.shape[0] == 0 or alive[c]) and _bound(line, bias, c) > heap[0]:
             _raise_floor(heap, np.float64(_bound(line, bias, c)))
@@ -143,20 +145,27 @@ def _seed(row, line, search, heap):
     return lowest if taken == rank else -np.inf
 
 
-@jit(inline="always")
-def _any_above(line, bias, begin, end, threshold):
-    """Whether one of a chunk is above; a fixed length and int32 let it compile to vector code."""
-    hit = np.int32(0)
-    if end - begin == _CHUNK and bias.shape[0] == 0:
-        for c in range(_CHUNK):
-            hit |= np.int32(line[begin + c] > threshold)
-    elif end - begin == _CHUNK:
-        for c in range(_CHUNK):
-            hit |= np.int32(line[begin + c] + bias[begin + c] > threshold)
-    else:
-        for c in range(begin, end):
-            hit |= np.int32(_bound(line, bias, c) > threshold)
-    return hit != 0
+@jit
+def _next_above(line, bias, begin, threshold):
+    """The start of the first chunk with an entry above; the length of the line if there is none.
+
+    Slices (no index may be negative), a fixed length and int32 let it compile to vector code.
+    """
+    width = line.shape[0]
+    while begin + _CHUNK <= width:
+        hit = np.int32(0)
+        part = line[begin : begin + _CHUNK]
+        if bias.shape[0] == 0:
+            for c in range(_CHUNK):
+                hit |= np.int32(part[c] > threshold)
+        else:
+            own = bias[begin : begin + _CHUNK]
+            for c in range(_CHUNK):
+                hit |= np.int32(part[c] + own[c] > threshold)
+        if hit != 0:
+            return begin
+        begin += _CHUNK
+    return begin
 
 
 @jit(inline="always")
@@ -182,12 +191,11 @@ def collect(start, stop, block, fine, search, found):
             floor = _floor(lowest, search.reach[row], _TIES)
             found.floor[row] = max(found.floor[row], floor)
         _set_below(box, found.floor[row] - block.slack[row])
-        begin = 0
+        begin = _next_above(line, search.bias, 0, box[0])
         while begin < width and found.status[row] == _COMPLETE:
             end = min(begin + _CHUNK, width)
-            if _any_above(line, search.bias, begin, end, box[0]):
-                _examine(row, begin, end, box, block, fine, search, found)
-            begin = end
+            _examine(row, begin, end, box, block, fine, search, found)
+            begin = _next_above(line, search.bias, end, box[0])
         if block.last and found.status[row] == _COMPLETE:
             floor = _edge(found.best[row, 0], search.reach[row], search.nudge)
             found.counts[row] = _keep_above(
