@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfy import AssociativeMemory, theory
-from hopfy.memory import _growing, _separations
-from hopfy.memory._growing import Growing
+from hopfy import AssociativeMemory, _growing, theory
+from hopfy._growing import Growing
+from hopfy.memory import _separations
 from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._store import Contents, Store
@@ -122,8 +122,8 @@ def test_one_by_one_additions_copy_a_linear_number_of_rows(monkeypatch):
     monkeypatch.setattr(_growing.torch, "empty", counting)
     growing, rows = Growing(empty(0, 2)), torch.arange(2000.0).reshape(1000, 2)
     for used in range(1000):
-        view = growing.append(used, 1, [rows[used : used + 1]])
-    assert torch.equal(view, rows)
+        growing = growing.plus(used, 1, [rows[used : used + 1]])
+    assert torch.equal(growing.rows(1000), rows)
     assert sum(copied) <= 4 * 1000
 
 
@@ -162,11 +162,11 @@ def test_an_interrupted_addition_leaves_the_store_as_it_was(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    append = Growing.append
-    monkeypatch.setattr(Growing, "append", interrupt)
+    plus = Growing.plus
+    monkeypatch.setattr(Growing, "plus", interrupt)
     with pytest.raises(KeyboardInterrupt):
         memory.add(torch.ones(2, 3), ids=[8, 9])
-    monkeypatch.setattr(Growing, "append", append)
+    monkeypatch.setattr(Growing, "plus", plus)
     assert everything(memory)[0] == before[0]
     assert torch.equal(everything(memory)[1], before[1])
     memory.add(torch.ones(2, 3), ids=[8, 9])

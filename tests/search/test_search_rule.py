@@ -43,7 +43,7 @@ def test_batches_bounds_and_paths_do_not_change_a_bit(
     memories = _near_copies(3000, 24, dtype)
     queries = (memories[::200].float() + 0.1 * torch.randn(15, 24)).to(dtype)
     omega = hopfy.omega_from(name)
-    for beta in (0.3, 1e5):
+    for beta in (3.0, 1e5):
         expected = ExactIndex(memories, 0).weights(queries, omega, beta)
         for directions in (4, None):
             index = ExactIndex(memories, directions)
@@ -80,6 +80,39 @@ def test_threads_do_not_change_a_bit(threads: int) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("directions", [0, 4])
+def test_autocast_precision_switches_and_defaults_change_nothing(directions: int) -> None:
+    memories = _near_copies(3000, 24)
+    queries = memories[::200] + 0.1 * torch.randn(15, 24)
+
+    def answers() -> list[Tensor]:
+        index = ExactIndex(memories, directions)
+        weights = index.weights(queries, hopfy.Tsallis(2.0), 1e4)
+        near = index.top(queries, 3, metric="euclidean").indices
+        states = index.update(queries, hopfy.Shannon(), 0.1).states
+        index.remove([0])
+        return [weights.indices, weights.values, near, index.within(queries, 9.0).indices, states]
+
+    expected = answers()
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [answers()]
+    try:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        found.append(answers()[:4])
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
+    try:
+        torch.set_default_dtype(torch.float16)
+        torch.set_default_device("meta")
+        found.append(answers())
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    for each in found:
+        assert all(torch.equal(one, two) for one, two in zip(each, expected, strict=False))
+
+
 def test_one_beta_per_query() -> None:
     memories, queries = torch.randn(2000, 12), torch.randn(9, 12)
     betas = torch.logspace(-2, 1, 9, dtype=torch.float64)
@@ -102,7 +135,8 @@ def test_stored_halves_are_searched_as_the_numbers_they_are(dtype: torch.dtype) 
     gaps = queries.double().unsqueeze(1) - memories.double()
     by_distance = gaps.square().sum(-1)
     assert torch.equal(
-        index.top(queries, 5, metric="euclidean").indices, by_distance.topk(5, largest=False).indices
+        index.top(queries, 5, metric="euclidean").indices,
+        by_distance.topk(5, largest=False).indices,
     )
     by_product = queries.double() @ memories.double().mT
     assert torch.equal(index.top(queries, 5).indices, by_product.topk(5).indices)
@@ -184,7 +218,9 @@ def test_adding_and_removing_equals_a_new_index(directions: int | None, dtype: t
         stop = {2000: 2001, 2001: 2900, 2900: 4500, 4500: 6000}[start]
         assert index.add(rows[start:stop]).tolist() == list(range(start, stop))
         there += range(start, stop)
-        gone = [there[i] for i in torch.randperm(len(there), generator=generator)[: len(there) // 3]]
+        gone = [
+            there[i] for i in torch.randperm(len(there), generator=generator)[: len(there) // 3]
+        ]
         index.remove(gone)
         there = sorted(set(there) - set(gone))
         assert len(index) == len(there)
@@ -208,6 +244,8 @@ class Halves(hopfy.Omega):
     margin = torch.inf
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        assert mask is None
+        assert dim == -1
         best = torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1])
         first = torch.zeros_like(scores)
         first[..., 0] = 0.5

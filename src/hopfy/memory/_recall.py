@@ -119,10 +119,11 @@ class Found:
         values = None
         if contents.values is not None:
             values = out(_read_values(weights, contents.values), *contents.values.shape[1:])
+        size = contents.patterns.shape[1]
         top = _largest(weights, weights.values)
         ids = contents.ids[weights.indices.cpu()[top.cpu()]]
         return Recall(
-            patterns=out(weights.matmul(contents.patterns), contents.patterns.shape[1]),
+            patterns=out(weights.matmul(contents.rows)[:, :size], size),
             ids=out(ids),
             values=values,
             certified=out(self.certified),

@@ -50,4 +50,8 @@ class Settings:
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> Settings:
         """Raises KeyError, TypeError or ValueError where the table is not one of ours."""
-        return cls.checked(Omega.from_spec(table["omega"]), table["beta"], table["compare"])
+        omega = table["omega"]
+        if isinstance(omega, list):  # files of hopfy 0.1: a family and alpha as text
+            family, alpha = omega
+            omega = {"family": family} | ({} if family == "softmax" else {"alpha": float(alpha)})
+        return cls.checked(Omega.from_spec(omega), table["beta"], table["compare"])

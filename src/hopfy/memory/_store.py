@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from hopfy._growing import Growing
 from hopfy.memory._blocks import light_blocks
-from hopfy.memory._growing import Growing
 from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 
@@ -166,18 +166,24 @@ class Store:
                 # A larger sphere moves every row: a new buffer, as readers hold the old one.
                 rows, known = Growing(before.rows[:0]), Separations.none()
                 old = before.patterns
-                rows.append(0, used, _lifted_blocks(old, squared_lengths(old), radius))
-        given = () if values is None else (values,)
+                rows = rows.plus(0, used, _lifted_blocks(old, squared_lengths(old), radius))
+        total = used + count
+        rows, numbers = rows.plus(used, count, new_rows), live.ids.plus(used, count, (ids,))
+        kept = live.values
+        if kept is not None and values is not None:
+            kept = kept.plus(used, count, (values,))
         stored = Contents(
-            rows.append(used, count, new_rows),
-            live.ids.append(used, count, (ids,)),
-            None if live.values is None else live.values.append(used, count, given),
+            rows.rows(total),
+            numbers.rows(total),
+            None if kept is None else kept.rows(total),
             radius,
         )
         if self._place is not None:
             self._place.update(zip(ids.tolist(), range(used, used + count), strict=True))
         self.next_id = max(self.next_id, int(ids.max()) + 1) if count else self.next_id
-        self._live = live._replace(snapshot=Snapshot(stored, known), rows=rows)
+        self._live = live._replace(
+            snapshot=Snapshot(stored, known), rows=rows, ids=numbers, values=kept
+        )
 
     def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:
         if ids is None:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from hopfy._kernels.select import Array, Found
 from hopfy.omega import Omega
-from hopfy.search._problem import gives_all_to_one
 from hopfy.search._sparse_rows import SparseRows
 
 __all__ = ["best_first", "padded_weights", "rows_of", "weights_of"]
@@ -24,11 +23,10 @@ def weights_of(
     ``beta`` is a number, or one for each of the rows. The weights are float64.
     """
     counts = found.counts[rows]
-    if rows.size and counts.max() == 1 and gives_all_to_one(omega):
+    if rows.size and counts.max() == 1 and omega.exact_margin(1) is not None:
         # Alone within the margin (Prop. 2).
-        indices = torch.from_numpy(found.indices[rows, 0].astype(np.int64))
-        ones = torch.ones(rows.size, dtype=torch.float64, device="cpu")
-        return SparseRows(torch.arange(rows.size + 1, device="cpu"), indices, ones, columns)
+        alone = found.indices[rows, 0].astype(np.int64)
+        return _compressed(np.arange(rows.size + 1), alone, np.ones(rows.size), columns)
     parts = []
     for places, width in _by_width(counts):
         chosen, own = rows[places], _some(beta, places)
@@ -38,8 +36,8 @@ def weights_of(
         indices[:, :room] = found.indices[chosen, :room]
         here = weights > 0
         offsets = np.concatenate([[0], here.sum(1).cumsum()])
-        entries = (torch.from_numpy(each) for each in (offsets, indices[here], weights[here]))
-        parts.append((torch.from_numpy(places), SparseRows(*entries, columns)))
+        part = _compressed(offsets, indices[here], weights[here], columns)
+        parts.append((torch.from_numpy(places), part))
     if not parts:
         return SparseRows.empty(0, columns, torch.empty(0, dtype=torch.float64, device="cpu"))
     return SparseRows.assemble(parts)
@@ -97,4 +95,10 @@ def rows_of(found: Found, rows: Array, columns: int) -> SparseRows:
     offsets = np.concatenate([[0], counts.cumsum()])
     indices = found.indices[rows, :width][inside].astype(np.int64)
     scores = found.scores[rows, :width][inside]
-    return SparseRows(*(torch.from_numpy(each) for each in (offsets, indices, scores)), columns)
+    return _compressed(offsets, indices, scores, columns)
+
+
+def _compressed(offsets: Array, indices: Array, values: Array, columns: int) -> SparseRows:
+    return SparseRows(
+        torch.from_numpy(offsets), torch.from_numpy(indices), torch.from_numpy(values), columns
+    )

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from hopfy._checks import as_memories, as_positive, as_queries
 from hopfy._growing import Growing
+from hopfy._kernels.select import Array
 from hopfy.omega import Omega
 from hopfy.search._candidates import best_first, rows_of, weights_of
 from hopfy.search._find import SCRATCH, find
-from hopfy.search._problem import Problem, is_softmax, reach_of
+from hopfy.search._problem import Problem, reach_of
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import State
 from hopfy.search._whole_rows import softmax_mix, whole_weights
@@ -81,10 +82,14 @@ class ExactIndex:
     """
 
     def __init__(
-        self, memories: Tensor, directions: int | None = None, *, scratch: int = SCRATCH
+        self,
+        memories: Tensor | Array,
+        directions: int | None = None,
+        *,
+        scratch: int = SCRATCH,
     ) -> None:
-        mapped = isinstance(memories, np.memmap) or (
-            isinstance(memories, np.ndarray) and not memories.flags.writeable
+        mapped = isinstance(memories, np.ndarray) and (
+            isinstance(memories, np.memmap) or not memories.flags.writeable
         )
         rows = as_memories(memories)
         if not mapped and _shares_memory(rows, memories):
@@ -233,7 +238,7 @@ class ExactIndex:
         """
         state = self._state
         queries = as_queries(queries, state.memories)
-        if is_softmax(omega):
+        if omega.is_softmax:
             (states,) = softmax_mix(state, queries, _betas(beta), [state.memories])
             return Update(states, None)
         weights = self._weights(state, queries, omega, beta)
@@ -296,9 +301,8 @@ class ExactIndex:
         state = self._state if state is None else state
         wide, betas = queries.double(), _betas(beta)
         reach = reach_of(omega, betas, queries.shape[0])
-        rank = 1 if reach is None else reach.rank
-        distance = torch.zeros(queries.shape[0], dtype=torch.float64, device="cpu")
-        distance = distance if reach is None else reach.distance
+        nowhere = torch.zeros(queries.shape[0], dtype=torch.float64, device="cpu")
+        rank, distance = (1, nowhere) if reach is None else reach
         if known is not None:
             problem = state.partial(wide, known, rank, distance)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from hopfy._kernels.select import Measure
 from hopfy.omega import Omega
 
-__all__ = ["TIES", "Problem", "Reach", "gives_all_to_one", "is_softmax", "reach_of"]
+__all__ = ["TIES", "Problem", "reach_of"]
 
 TIES = 1e-12
 """Widens a reach by this share of the best score, so that ties survive rounding."""
@@ -60,54 +59,17 @@ class Problem(NamedTuple):
         )
 
 
-class Reach(NamedTuple):
-    """Only scores above the ``rank``-th best one minus ``distance`` can get weight."""
+def reach_of(omega: Omega, beta: float | Tensor, queries: int) -> tuple[int, Tensor] | None:
+    """Rank and distance (M,), in units of the scores, of where weights can be; None: anywhere.
 
-    rank: int
-    distance: Tensor
-
-
-def reach_of(omega: Omega, beta: float | Tensor, queries: int) -> Reach | None:
-    r"""Where the support of ``omega`` must lie, in units of the scores; None: anywhere.
-
-    ``beta`` is a number or (M,); the distance is (M,), float64.
+    ``beta`` is a number or (M,).
     """
-    reach = _asked(omega)
+    if omega.varies_by_row:
+        raise ValueError(
+            f"expected an omega with the same parameters for all queries, got {omega!r}."
+        )
+    reach = omega.reach()
     if reach is None:
         return None
-    rank, distance = reach
     betas = torch.as_tensor(beta, dtype=torch.float64, device="cpu").expand(queries)
-    return Reach(rank, distance / betas)
-
-
-def _asked(omega: Omega) -> tuple[int, float] | None:
-    import math
-
-    from hopfy.omega import Norm, SparseMAP, Tsallis
-    from hopfy.structures import KSubsets
-
-    if isinstance(omega, SparseMAP) and isinstance(omega.structure, KSubsets):
-        k = omega.structure.k
-        if isinstance(k, Tensor) and k.ndim:
-            raise ValueError(f"expected an omega with one k for all queries, got {omega!r}.")
-        return max(1, math.ceil(float(k))), 1.0
-    if isinstance(omega, Tsallis | Norm):
-        if isinstance(omega.alpha, Tensor) and omega.alpha.ndim:
-            raise ValueError(f"expected an omega with one alpha for all queries, got {omega!r}.")
-        return (1, omega.margin) if math.isfinite(omega.margin) else None
-    return None
-
-
-def is_softmax(omega: Omega) -> bool:
-    import math
-
-    from hopfy.omega import Shannon, Tsallis
-
-    return isinstance(omega, Shannon) or (isinstance(omega, Tsallis) and omega.margin == math.inf)
-
-
-def gives_all_to_one(omega: Omega) -> bool:
-    """Whether a score alone within reach gets weight 1."""
-    from hopfy.omega import Norm, Tsallis
-
-    return isinstance(omega, Norm | Tsallis)
+    return reach.rank, reach.distance / betas

@@ -13,6 +13,7 @@ from hopfy._checks import finite_norms
 from hopfy._growing import Growing
 from hopfy._kernels.select import Measure
 from hopfy._runtime.compilation import compiled
+from hopfy._runtime.precision import outside_autocast
 from hopfy.search._bounds import Partial, Plain, block_maxima, rounding
 from hopfy.search._plan import planned_bounds, principal_bounds
 from hopfy.search._principal import Principal
@@ -127,9 +128,7 @@ class State:
             alive = torch.cat([alive, alive.new_ones(new)])
         if memories.shape[0] >= 2 * max(1, self.planned_for) or not count:
             fresh = State.of(memories, self.directions, self.lifted)
-            return replace(
-                fresh, alive=alive, numbers=numbers, next_number=self.next_number + new
-            )
+            return replace(fresh, alive=alive, numbers=numbers, next_number=self.next_number + new)
         rows = memories[count:]
         norms = self.norms.plus(count, new, [finite_norms(rows, first=count)] if new else [])
         principal = self.principal
@@ -200,7 +199,9 @@ class State:
         the query near the rows, which makes bounds from principal directions tight.
         """
         bias = self._euclidean_bias()
-        bounded = torch.nn.functional.pad(queries, (0, 1), value=bias.lift) if self.lifted else queries
+        bounded = (
+            torch.nn.functional.pad(queries, (0, 1), value=bias.lift) if self.lifted else queries
+        )
         reach_of_rows = float(self.norms.rows(self.stored).max())
         size = (bounded.norm(dim=1) + reach_of_rows).square()
         constant = rounding(8 * self.memories.shape[1] + 64, torch.float64) * size
@@ -269,6 +270,7 @@ def _plain(memories: Tensor, norms: Tensor) -> Plain:
 
 
 def _plan(memories: Tensor, directions: int | None) -> Principal | None:
-    if directions is None:
-        return planned_bounds(memories)
-    return principal_bounds(memories, directions) if directions else None
+    with outside_autocast(memories):
+        if directions is None:
+            return planned_bounds(memories)
+        return principal_bounds(memories, directions) if directions else None

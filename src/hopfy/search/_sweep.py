@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopfy._kernels import select
 from hopfy._kernels.select import ALL_ALIVE, NO_BIAS, NOTHING_KNOWN, Block, Fine, Found, Search
+from hopfy._runtime.precision import full_precision, outside_autocast
 from hopfy.search._bounds import BLOCK, Bounds, Left, widened
 from hopfy.search._problem import Problem
 
@@ -75,10 +76,19 @@ def _run(
     for number, first in enumerate(range(0, count, step)):
         stop = min(first + step, count)
         upper = buffer[: queries * (stop - first)].view(queries, stop - first)
-        torch.mm(left.vectors, bounds.right(first, stop).mT, out=upper)
+        _product(left.vectors, bounds.right(first, stop), upper)
         block = Block(upper.numpy(), slack[number], first, stop == count)
         fine = Fine(fine_queries, bounds.fine[first:stop].numpy())
         select.solve(block, fine, rows.search(problem, first, stop, budget), found)
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """``left @ right.mT`` with the rounding errors that the slack counts on."""
+    with outside_autocast(left):
+        if full_precision(left):
+            torch.mm(left, right.mT, out=out)
+        else:
+            out.copy_(left.double() @ right.double().mT)
 
 
 def _grouped(slack: Tensor, group: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from hopfy._runtime.precision import outside_autocast
 from hopfy.omega import Omega
 from hopfy.search._bounds import BLOCK, widened
 from hopfy.search._find import reference_scores
@@ -42,12 +43,9 @@ def softmax_mix(
     scaled = (queries.double() * betas).to(dtype)
     if not scaled.shape[0]:
         return [scaled.new_empty(0, table.shape[1]) for table in tables]
-    parts = [
-        _mix_some(state, some, own.to(dtype), tables, bias)
-        for some, own in zip(
-            torch.split(scaled, _QUERIES), torch.split(betas, _QUERIES), strict=True
-        )
-    ]
+    pairs = zip(torch.split(scaled, _QUERIES), torch.split(betas, _QUERIES), strict=True)
+    with outside_autocast(scaled):
+        parts = [_mix_some(state, some, own.to(dtype), tables, bias) for some, own in pairs]
     return [torch.cat(columns) for columns in zip(*parts, strict=True)]
 
 

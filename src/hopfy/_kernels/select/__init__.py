@@ -168,9 +168,7 @@ def exact_scores(search: Search, out: Array) -> None:
     )  # fmt: skip
 
 
-def keep_above_floor(
-    scores: Array, rank: int, reach: Array, floors: Array, nudge: float
-) -> Found:
+def keep_above_floor(scores: Array, rank: int, reach: Array, floors: Array, nudge: float) -> Found:
     """The candidates of whole rows of exact scores (rows, N)."""
     rows, width = scores.shape
     found = Found.nothing(rows, rank, width)

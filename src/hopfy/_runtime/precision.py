@@ -1,0 +1,34 @@
+"""Whether products of float32 tensors keep float32 precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["full_precision", "outside_autocast"]
+
+
+def full_precision(tensor: Tensor) -> bool:
+    """Whether a matrix product of tensors like this one rounds as its dtype says.
+
+    Torch may compute float32 products with fewer bits if the user allows it (TF32, bfloat16):
+    `torch.set_float32_matmul_precision`, ``torch.backends.fp32_precision`` and what is below it.
+    """
+    if tensor.dtype is not torch.float32:
+        return True
+    if tensor.device.type == "cpu":
+        return _allowed("mkldnn") in ("none", "ieee")
+    return _allowed("cuda") in ("none", "ieee")
+
+
+def _allowed(backend: str) -> str:
+    """The precision allowed for matrix products, inherited settings included."""
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if getter is None:  # before torch 2.9
+        return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return str(getter(backend, "matmul"))
+
+
+def outside_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which products on the tensor's device are not cast to a smaller dtype."""
+    return torch.autocast(tensor.device.type, enabled=False)
