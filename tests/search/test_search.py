@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
+from hopfy._growing import Growing
 from hopfy.search import ExactIndex, SparseRows
 from hopfy.search._bounds import BLOCK, Plain
-from hopfy._growing import Growing
 
 SPARSE = [
     "1.25-entmax",
