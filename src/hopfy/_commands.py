@@ -1,4 +1,7 @@
-"""What the command line does, one function for each command."""
+"""What the command line does, one function for each command.
+
+The console prints text as it is: no path or name is read as markup.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,59 @@ import platform
 from dataclasses import asdict, is_dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import torch
 import typer
+import typer.core
 from rich import box
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import hopfy
+from hopfy.paper.terminal import ShownProgress, comparison_table, plain_console, summary
 
 __all__ = ["app"]
 
+
+class _ListingGroup(typer.core.TyperGroup):
+    """A group whose help ends with everything that can be named on the command line."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        typer.echo(_listing())
+
+
+class _ListingCommand(typer.core.TyperCommand):
+    """The same for a command."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        typer.echo(_listing())
+
+
+def _listing() -> str:
+    """Experiments with their profiles, bench subjects and data sets; read only when help is asked for."""
+    from hopfy import paper
+    from hopfy.bench import SUBJECTS
+    from hopfy.paper.data import datasets
+
+    lines = ["Experiments (hopfy reproduce NAME --profile PROFILE):"]
+    for name in paper.names():
+        try:
+            experiment = paper.load(name)
+        except ImportError as missing:
+            lines.append(f"  {name:<10} needs {missing.name}: pip install 'hopfy[experiments]'")
+            continue
+        lines.append(f"  {name:<10} {experiment.title}")
+        lines.append(f"  {'':<10} profiles: {', '.join(experiment.profiles)}")
+    lines.append(f"Bench subjects (hopfy bench NAME ...): {', '.join(SUBJECTS)}")
+    lines.append(f"Data sets (hopfy data fetch NAME): {', '.join(d.name for d in datasets())}")
+    return "\n".join(lines)
+
+
 app = typer.Typer(
+    cls=_ListingGroup,
     help="Sparse and structured Hopfield networks.",
     no_args_is_help=True,
     add_completion=False,
@@ -27,15 +70,26 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: what there is, and how to get it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-console = Console()
+console = plain_console()
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hopfy {hopfy.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _about() -> None:
+def _about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """Sparse and structured Hopfield networks."""
 
 
-@app.command()
+@app.command(cls=_ListingCommand)
 def bench(
     subjects: Annotated[list[str] | None, typer.Argument(help="Which; all by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
@@ -45,9 +99,9 @@ def bench(
 
     for subject in subjects or list(SUBJECTS):
         if subject not in SUBJECTS:
-            _fail(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.")
-        with console.status(subject) as status:
-            rows = [_fields(row) for row in SUBJECTS[subject](status.update)]
+            raise _error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.", 2)
+        with console.status(Text(subject)) as status:
+            rows = [_fields(row) for row in SUBJECTS[subject](lambda at: status.update(Text(at)))]
         table = Table(title=subject)
         for heading in rows[0]:
             table.add_column(heading.replace("_", " "), justify="right")
@@ -59,11 +113,6 @@ def bench(
 
 def _fields(row: Any) -> dict[str, Any]:
     return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row._asdict())
-
-
-def _fail(sentence: str) -> NoReturn:
-    Console(stderr=True).print(sentence, style="red")
-    raise typer.Exit(2)
 
 
 @app.command()
@@ -80,19 +129,19 @@ def demo(
     try:
         page = _write_demo(out, seed)
     except OSError as error:
-        raise _sentence(f"cannot use {error.filename or out}: {error.strerror}.") from None
+        raise _error(f"cannot use {error.filename or out}: {error.strerror}.") from None
     except (ImportError, ValueError) as error:
-        raise _sentence(str(error)) from None
+        raise _error(str(error)) from None
     finally:
         torch.set_num_threads(threads)
-    console.print(f"\nThe page: {page}\n\nTry next:", highlight=False, soft_wrap=True)
+    console.print(f"\nThe page: {page}\n\nTry next:", soft_wrap=True)
     for command in _NEXT:
-        console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {command}", soft_wrap=True)
 
 
 def _write_demo(out: Path, seed: int) -> Path:
     from hopfy import paper
-    from hopfy.paper import _show, demo
+    from hopfy.paper import demo
     from hopfy.paper.report import section_of, write_page
 
     out.mkdir(parents=True, exist_ok=True)
@@ -103,9 +152,9 @@ def _write_demo(out: Path, seed: int) -> Path:
     for name in paper.names():
         experiment = paper.load(name)
         profile = "demo" if "demo" in experiment.profiles else "quick"
-        with _show.ShownProgress(console) as progress:
+        with ShownProgress(console) as progress:
             run = paper.reproduce(experiment, out, profile=profile, seed=seed, progress=progress)
-        console.print(_show.summary(run), highlight=False, soft_wrap=True)
+        console.print(summary(run), soft_wrap=True)
         sections.append(section_of(run))
     return write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
 
@@ -137,10 +186,10 @@ def _plain_table(title: str, content: Any) -> Table:
     return table
 
 
-@app.command()
+@app.command(cls=_ListingCommand)
 def reproduce(
-    name: Annotated[str, typer.Argument(help="fig2, fig3, table1, theory ..., or all.")],
-    profile: Annotated[str, typer.Option(help="quick, desk or paper.")] = "quick",
+    name: Annotated[str, typer.Argument(help="An experiment, or all; they are listed below.")],
+    profile: Annotated[str, typer.Option(help="How much to compute; listed below.")] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
     workers: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
@@ -154,7 +203,7 @@ def reproduce(
 
     if name != "all" and name not in paper.names():
         known = ", ".join([*paper.names(), "all"])
-        raise _sentence(f"expected an experiment among {known}, got {name!r}.")
+        raise _error(f"expected an experiment among {known}, got {name!r}.")
     chosen = paper.names() if name == "all" else [name]
     options = {"profile": profile, "seed": seed, "workers": workers, "so_far": so_far}
     failed = [one for one in chosen if not _reproduced(one, out, options)]
@@ -163,30 +212,29 @@ def reproduce(
 
 
 def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
-    """Run one experiment and show it; False, with a sentence on stderr, if something is wrong."""
+    """Run one experiment and show it; False, with a message on stderr, if something is wrong."""
     from hopfy import paper
-    from hopfy.paper import _show
     from hopfy.paper.data import MissingDataError
     from hopfy.paper.report import section_of, write_page
 
     try:
-        with _show.ShownProgress(console) as progress:
+        with ShownProgress(console) as progress:
             run = paper.reproduce(paper.load(name), out, progress=progress, **options)
     except KeyboardInterrupt:
-        raise _sentence(f"{name} was stopped; the same command goes on from here.", 130) from None
+        raise _error(f"{name} was stopped; the same command goes on from here.", 130) from None
     except OSError as error:
         typer.echo(f"{name}: cannot use {error.filename or out}: {error.strerror}.", err=True)
         return False
     except (MissingDataError, ImportError, ValueError) as error:
         typer.echo(f"{name}: {error}", err=True)
         return False
-    console.print(_show.comparison_table(run))
-    console.print(run.experiment.explain(run.results), highlight=False)
-    console.print(_show.summary(run), highlight=False, soft_wrap=True)
+    console.print(comparison_table(run))
+    console.print(run.experiment.explain(run.results))
+    console.print(summary(run), soft_wrap=True)
     page = write_page(
         run.folder / "index.html", f"hopfy reproduce {name}", _PAPER, [section_of(run)]
     )
-    console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The page: {page}", soft_wrap=True)
     if run.disagreements:
         count = len(run.disagreements)
         typer.echo(f"{name}: numbers further from the paper than allowed: {count}.", err=True)
@@ -203,9 +251,16 @@ def data_list() -> None:
         table.add_column(heading, overflow="fold")
     for one in datasets():
         where = one.where()
-        place = f"not here: hopfy data fetch {one.name}" if where is None else str(where)
+        place = _how_to_get(one) if where is None else str(where)
         table.add_row(one.name, one.title, f"{one.size / 1e6:.1f} MB", place)
     console.print(table)
+
+
+def _how_to_get(one: Any) -> str:
+    """What a user has to do for a data set that is not on this machine."""
+    if one.mirrors:
+        return f"not here: hopfy data fetch {one.name}"
+    return f"not here, no mirror: {one.source}, in $HOPFY_DATA/{one.name}"
 
 
 @data_app.command("fetch")
@@ -216,15 +271,15 @@ def data_fetch(name: Annotated[str, typer.Argument(help="See hopfy data list.")]
     try:
         folder = dataset(name).fetch()
     except OSError as error:
-        raise _sentence(f"cannot use {error.filename}: {error.strerror}.") from None
+        raise _error(f"cannot use {error.filename}: {error.strerror}.") from None
     except (MissingDataError, ValueError) as error:
-        raise _sentence(str(error)) from None
+        raise _error(str(error)) from None
     console.print(f"{name} is complete in {folder}", soft_wrap=True)
 
 
-def _sentence(text: str, code: int = 1) -> typer.Exit:
-    """Say what is wrong on stderr, and leave."""
-    typer.echo(text, err=True)
+def _error(message: str, code: int = 1) -> typer.Exit:
+    """Print what is wrong to stderr; raise what is returned to end the command."""
+    typer.echo(message, err=True)
     return typer.Exit(code)
 
 
@@ -239,4 +294,4 @@ def _record(path: Path, results: dict[str, Any]) -> None:
         "date": date.today().isoformat(),
     }
     path.write_text(json.dumps({"machine": machine, **results}, indent=1) + "\n")
-    console.print(f"recorded in {path}")
+    console.print(f"recorded in {path}", soft_wrap=True)

@@ -12,7 +12,7 @@ def main() -> None:
     try:
         from hopfy._commands import app
     except ImportError as missing:
-        sys.exit(f"hopfy's command line needs {missing.name}: pip install 'hopfy[experiments]'.")
+        sys.exit(f"hopfy's command line needs {missing.name}: pip install 'hopfy[cli]'.")
     app()
 
 

@@ -28,7 +28,7 @@ from hopfy.estimators import (
     WordVectors,
 )
 from hopfy.estimators._files import _NETWORK
-from hopfy.estimators._highlight import Rationales, as_spans, html_page
+from hopfy.estimators._highlight import Rationales, as_spans, html_page, visible
 from hopfy.estimators._rationale_network import hopfield_network
 from hopfy.estimators._text import Text, tokenize
 
@@ -366,12 +366,14 @@ class TestHighlights:
             page = tiny.explain_html([*HOSTILE, *tokens], title="<script>title</script>")
             fragment = tiny.rationale(HOSTILE)._repr_html_()
         parsed = _Parsed(page)
-        assert parsed.paragraphs[: len(HOSTILE)] == HOSTILE
+        shown = [text.replace("\u202e", "⟨U+202E⟩") for text in HOSTILE]
+        assert parsed.paragraphs[: len(HOSTILE)] == shown
         allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "div", "span"}
-        assert set(parsed.tags) <= allowed | {"mark", "article", "header", "b", "p"}
-        assert set(parsed.attributes) <= {"lang", "charset", "name", "content", "class", "style"}
+        assert set(parsed.tags) <= allowed | {"mark", "article", "header", "b", "bdi", "p"}
+        known = {"lang", "charset", "name", "content", "class", "style", "dir"}
+        assert set(parsed.attributes) <= known
         assert "49" not in "".join(parsed.paragraphs)
-        assert _Parsed(fragment).paragraphs == HOSTILE
+        assert _Parsed(fragment).paragraphs == shown
 
     def test_hostile_class_names_and_methods_stay_text(self) -> None:
         clf = classifier(**TINY)
@@ -384,18 +386,45 @@ class TestHighlights:
         weights = np.array([1.0, 1.0, 0.0, 0.0, 0.5, 0.0])
         card = Rationale(text, weights, 2, "good", 0.9, human=[(1, 3)])
         fragment = card._repr_html_()
-        marks = re.findall(r'<mark(?: class="(\w+)")? style="--level: (\d+)">([^<]*)', fragment)
+        marks = re.findall(
+            r'<mark(?: class="(\w+)")? style="--level: (\d+)"><bdi>([^<]*)', fragment
+        )
         assert [mark for mark in marks if mark[2].strip()][-3:] == [
             ("wrong", "10", "nice"),
             ("human", "10", "dark"),
             ("wrong", "5", "thin"),
         ]
-        assert '<span class="human"> head</span>' in fragment
+        assert '<span class="human"><bdi> head</bdi></span>' in fragment
         assert _Parsed(fragment).paragraphs == ["nice dark head, thin body"]
         assert "precision 0.33, recall 0.50, F1 0.40" in fragment
         assert "3 of 6 words, 1 in part" in fragment
         assert card.overlap is not None
         assert card.overlap.f1 == pytest.approx(0.4)
+
+    @pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x07"])
+    def test_characters_that_are_not_seen_are_shown(self, hidden: str) -> None:
+        """An override or a zero-width blank in a text cannot change how the rest of it looks."""
+        number = f"⟨U+{ord(hidden):04X}⟩"
+        card = Rationale(Text(("go" + hidden + "od", "film")), np.array([1.0, 0.0]), 1, hidden)
+        assert str(card) == f"[go{number}od] film"
+        fragment = card._repr_html_()
+        assert hidden not in fragment
+        assert f"<bdi>go{number}od</bdi></mark>" in fragment
+        assert f"<b><bdi>{number}</bdi></b>" in fragment
+
+    def test_every_piece_of_text_is_isolated(self) -> None:
+        """Words of either direction keep their own order and leave that of the others alone."""
+        words = ("سلام", "good", "عالم", "12", "film")
+        fragment = Rationale(Text(words), np.array([1.0, 0, 0, 1, 0]), 2, "مرحبا")._repr_html_()
+        (paragraph,) = re.findall(r"<p .*?</p>", fragment, re.DOTALL)
+        assert paragraph.startswith('<p dir="auto">')
+        assert re.sub(r"<bdi>[^<]*</bdi>|<[^>]*>", "", paragraph).strip() == ""
+        assert "<b><bdi>مرحبا</bdi></b>" in fragment
+
+    def test_joiners_stay_where_scripts_and_emoji_need_them(self) -> None:
+        for text in ("می\u200cخواهم", "\U0001f468\u200d\U0001f469"):
+            assert visible(text) == text
+        assert visible("ab\u200dc\u200c") == "ab⟨U+200D⟩c⟨U+200C⟩"
 
     def test_without_human_spans_nothing_is_called_a_mismatch(self) -> None:
         card = Rationale(Text(("a", "b")), np.array([1.0, 0.0]), 1, 0.73251)
@@ -405,7 +434,7 @@ class TestHighlights:
 
     def test_neighbours_share_one_highlight(self) -> None:
         card = Rationale(tokenize("so very  good a film"), np.array([0, 1, 1, 0, 0.0]), 2, "x")
-        assert '<mark style="--level: 10">very  good</mark>' in card._repr_html_()
+        assert '<mark style="--level: 10"><bdi>very  good</bdi></mark>' in card._repr_html_()
         assert str(card) == "so [very  good] a film"
         assert card.spans == [(1, 3)]
         assert card.phrases == ["very  good"]

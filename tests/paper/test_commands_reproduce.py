@@ -170,3 +170,73 @@ def test_experiments_are_not_imported_with_hopfy():
         [sys.executable, "-c", check], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("odd", ["x[/x]", "[bold]y", ":smile: [red]z[/]", "a b[link=q]"])
+def test_paths_and_names_are_printed_as_they_are(tmp_path, use, odd):
+    """Brackets and colons in a path are no markup."""
+    use(Fake())
+    out = tmp_path / odd.replace("/", "")
+    result = hopfy("reproduce", "fake", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert str(out / "fake" / "results.json") in result.stdout
+    for arguments in (["reproduce", odd], ["bench", odd], ["data", "fetch", odd]):
+        assert is_one_sentence(hopfy(*arguments), repr(odd))
+
+
+def test_explanations_and_row_names_are_printed_as_they_are(tmp_path, use, monkeypatch):
+    monkeypatch.setattr(Fake, "title", "Title [/x] :smile:")
+    monkeypatch.setattr(Fake, "explain", lambda *_: "It [b]explains[/] [/x] itself.")
+    monkeypatch.setattr(Fake, "compare", lambda *_: [Row("row [/x]", 1.0, 2.0, 0.1)])
+    use(Fake())
+    stdout = hopfy("reproduce", "fake", "--out", tmp_path).stdout
+    for text in ("Title [/x] :smile:", "It [b]explains[/] [/x] itself.", "row [/x]"):
+        assert text in stdout
+
+
+def test_help_lists_everything_that_can_be_named():
+    from hopfy.bench import SUBJECTS
+    from hopfy.paper.data import datasets
+
+    for arguments in (["--help"], ["reproduce", "--help"], ["bench", "--help"]):
+        shown = hopfy(*arguments).stdout
+        for name in paper.names():
+            assert name in shown
+            assert ", ".join(paper.load(name).profiles) in shown
+        assert ", ".join(SUBJECTS) in shown
+        assert all(one.name in shown for one in datasets())
+
+
+def test_the_version():
+    import hopfy as package
+
+    assert hopfy("--version").stdout.strip() == f"hopfy {package.__version__}"
+
+
+class Many(Fake):
+    """Forty parts."""
+
+    def run(self, _: Any, __: Any, progress: Any) -> dict[str, Any]:
+        progress.begin("work [/x]", 40)
+        for _ in range(40):
+            progress.advance()
+        return {"ours": self.ours}
+
+
+def test_a_piped_run_says_how_far_it_is(tmp_path, use):
+    use(Many())
+    lines = hopfy("reproduce", "fake", "--out", tmp_path).stdout.splitlines()
+    told = [line for line in lines if line.startswith("work [/x]: ")]
+    assert told == [f"work [/x]: {4 * n} of 40" for n in range(1, 11)]
+
+
+@pytest.mark.parametrize("old", ["experiments", "data", "demo", "report"])
+def test_a_moved_module_says_where_it_is(old):
+    import importlib
+
+    import hopfy as package
+
+    with pytest.raises(ImportError, match=rf"hopfy\.{old} is hopfy\.paper"):
+        importlib.import_module(f"hopfy.{old}")
+    with pytest.raises(AttributeError, match=rf"hopfy\.{old} is hopfy\.paper"):
+        getattr(package, old)

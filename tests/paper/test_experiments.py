@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hopfy import paper
 from hopfy.paper import Config, Experiment, Figure, Progress, Row, Store, data
 from hopfy.paper._metastable import metastable_sizes
 from hopfy.paper._published import METASTABLE_STATES, SIZES
-from hopfy.search import ExactIndex
+from hopfy.paper._runner import _must_be_writable
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,41 @@ def test_a_damaged_part_is_computed_again(tmp_path, content):
     store.path("part").write_bytes(content)
     assert store.part("part", lambda: 2) == 2
     assert Store(tmp_path).part("part", lambda: 3) == 2
+
+
+@pytest.mark.parametrize("flip", range(0, 400, 7))
+def test_a_part_whose_content_changed_is_computed_again(tmp_path, flip):
+    """Any changed byte that is still JSON is noticed by the checksum."""
+    store = Store(tmp_path, {"seed": 0})
+    store.part("a", lambda: {"numbers": [1.5, 2.5, 3.25], "text": "abc"})
+    path = store.path("a")
+    content = bytearray(path.read_bytes())
+    content[flip % len(content)] ^= 1
+    path.write_bytes(bytes(content))
+    again = Store(tmp_path, {"seed": 0})
+    assert again.part("a", lambda: {"numbers": [1.5, 2.5, 3.25], "text": "abc"}) == {
+        "numbers": [1.5, 2.5, 3.25],
+        "text": "abc",
+    }
+
+
+def test_deep_json_is_no_part(tmp_path):
+    store = Store(tmp_path, {})
+    store.part("a", lambda: 1)
+    store.path("a").write_bytes(b"[" * 200_000 + b"]" * 200_000)
+    assert Store(tmp_path, {}).part("a", lambda: 2) == 2
+
+
+def test_many_processes_may_look_whether_a_folder_is_writable(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(_must_be_writable, [tmp_path / "results"] * 400))
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("desk", "laptop"), ("public", "reference-code")])
+def test_a_renamed_profile_is_named(tmp_path, old, new):
+    with pytest.raises(ValueError, match=f"got '{old}'; it is now called '{new}'"):
+        paper.reproduce(paper.load("mil"), tmp_path, profile=old)
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -233,7 +269,7 @@ def test_sizes_equal_a_plain_computation(published, beta):
     images = data.digits().images.flatten(1).float() / 8 - 1
     memories, queries = images[:600], images[600:660]
     omega = hopfy.omega_from(published.omega)
-    ours = metastable_sizes(ExactIndex(memories), queries, omega, beta)
+    ours = metastable_sizes(hopfy.HopfieldNetwork(memories, omega, beta), queries)
     theirs = plain_sizes(memories, queries, omega, beta)
     assert torch.equal(ours, theirs)
     assert len(set(theirs.tolist())) > 1 or beta == 2.0
@@ -247,10 +283,10 @@ def test_sizes_equal_a_plain_computation(published, beta):
 def test_sizes_on_mnist_equal_a_plain_computation():
     memories = data.mnist("train").images.flatten(1).float() / 127.5 - 1
     queries = data.mnist("test").images[:6].flatten(1).float() / 127.5 - 1
-    index = ExactIndex(memories)
     for published in METASTABLE_STATES[:8]:
         omega = hopfy.omega_from(published.omega)
-        ours = metastable_sizes(index, queries, omega, published.beta)
+        network = hopfy.HopfieldNetwork(memories, omega, published.beta)
+        ours = metastable_sizes(network, queries)
         assert torch.equal(ours, plain_sizes(memories, queries, omega, published.beta)), omega
 
 

@@ -96,10 +96,10 @@ def test_many_dimensions_are_shown_as_the_slice_closest_to_the_patterns():
     rendered(hopfy.plot.trajectory(net, patterns[:2] + 0.1, ax=ax))
     rendered(hopfy.plot.basins(net, points=12, ax=fresh()))
     # Patterns that lie in a plane keep their distances.
-    from hopfy.plot._slice import slice_of
+    from hopfy.plot import plane_of
 
     flat = torch.cat([FLAT, torch.zeros(3, 3)], 1)
-    places = slice_of(network(patterns=flat)).project(flat)
+    places = plane_of(network(patterns=flat)).project(flat)
     assert torch.allclose(torch.cdist(places, places), torch.cdist(FLAT, FLAT), atol=1e-5)
 
 

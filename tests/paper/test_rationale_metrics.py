@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
+from hopfy.paper._published import RATIONALES
 from hopfy.paper.rationale._metrics import human_overlap, macro_f1, mean_span, spans_of
-from hopfy.paper.rationale._published import RATIONALES
 
 
 @settings(max_examples=50)

@@ -12,6 +12,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from hopfy.paper.report import Picture, Section, Table, page, write_page
+from hopfy.structures import SequentialKSubsets
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -82,7 +83,7 @@ def test_digits_come_back_exactly_with_sparse_maps_and_never_with_softmax():
         assert by[damage, "sparsemax"].certified == 100
         assert by[damage, "memory"].exact >= by[damage, "sparsemax"].exact
     assert by["two at once", "2-subsets"].exact == 100
-    assert by["neighbours", "seq. 2-subsets"].right > 80
+    assert by["neighbors", SequentialKSubsets(2, 2.0).name].right > 80
     assert all(one.after < one.before for one in shown.outcomes if one.before is not None)
     text = page("t", "l", [demo.section(shown)])
     check_self_contained(text)

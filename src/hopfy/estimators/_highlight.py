@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -13,7 +14,7 @@ import numpy as np
 
 from hopfy.estimators._text import Text
 
-__all__ = ["Overlap", "Rationale", "Rationales", "as_spans", "html_page"]
+__all__ = ["Overlap", "Rationale", "Rationales", "as_spans", "html_page", "visible"]
 
 # A weight this close to 0 or 1 differs from it by rounding only.
 _ROUNDING = 1e-6
@@ -115,8 +116,8 @@ class Rationale:
         return Overlap(both / max(1, int(selected.sum())), both / int(marked.sum()))
 
     def __str__(self) -> str:
-        """The text with its rationale in brackets."""
-        pieces = self._pieces()
+        """The text with its rationale in brackets; invisible characters as ``⟨U+202E⟩``."""
+        pieces = [visible(piece) for piece in self._pieces()]
         for start, stop in self.spans:
             pieces[2 * start + 1] = "[" + pieces[2 * start + 1]
             pieces[2 * stop - 1] += "]"
@@ -147,6 +148,33 @@ class Rationales(list[Rationale]):
 
     def _repr_html_(self) -> str:
         return _render("highlight.html.jinja", cards=[_Card(each) for each in self])
+
+
+# Joiners, which some scripts and emoji need between their letters.
+_JOINERS = "\u200c\u200d"
+
+
+def visible(text: str) -> str:
+    """Characters that are not seen, but change the order or the look of others, as their numbers.
+
+    These are directional overrides and isolates, zero-width blanks, control characters and the like.
+    Joiners stay between characters beyond ASCII, where scripts and emoji use them.
+
+    >>> visible("go\\u202eod")
+    'go⟨U+202E⟩od'
+    """
+    return "".join(
+        f"⟨U+{ord(one):04X}⟩"
+        if _hides(one, text[place - 1 : place], text[place + 1 :][:1])
+        else one
+        for place, one in enumerate(text)
+    )
+
+
+def _hides(one: str, before: str, after: str) -> bool:
+    if one in "\n\t\r" or unicodedata.category(one) not in ("Cf", "Cc"):
+        return False
+    return not (one in _JOINERS and before > "\x7f" and after > "\x7f")
 
 
 def html_page(rationales: Iterable[Rationale], title: str = "Rationales") -> str:
@@ -213,7 +241,7 @@ class _Card:
         self.overlap = rationale.overlap
         prediction = rationale.prediction
         number = isinstance(prediction, float | np.floating)
-        self.prediction = f"{prediction:.4g}" if number else str(prediction)
+        self.prediction = f"{prediction:.4g}" if number else visible(str(prediction))
 
     @property
     def probability(self) -> str:
@@ -229,7 +257,7 @@ class _Card:
         in_turn.append(_NOTHING)
         told = zip(in_turn, self.rationale._pieces(), strict=True)
         return [
-            _Piece("".join(text for _, text in group), *look)
+            _Piece(visible("".join(text for _, text in group)), *look)
             for look, group in groupby(told, key=lambda pair: pair[0])
         ]
 

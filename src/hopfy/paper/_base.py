@@ -94,7 +94,7 @@ class Experiment(ABC, Generic[C]):
         name: the module's name, as in ``hopfy reproduce NAME``.
         title: a line for headings.
         profiles: a configuration for ``"quick"`` (no data needed) and for ``"paper"``; perhaps also
-            for ``"desk"``, about an hour on one core, and for ``"demo"``, where quick takes longer
+            for ``"laptop"``, about an hour on one core, and for ``"demo"``, where quick takes longer
             than the seconds that ``hopfy demo`` has.
         shared: whether processes that run it in the same folder share the work.
     """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy.omega import Omega
-from hopfy.search import ExactIndex
+from hopfy.network import HopfieldNetwork
 
 __all__ = ["metastable_sizes"]
 
@@ -16,40 +15,24 @@ _SCORES = 1 << 23
 """Scores of softmax held at once."""
 
 
-def metastable_sizes(
-    index: ExactIndex, queries: Tensor, omega: Omega, beta: float, updates: int = 5
-) -> Tensor:
+def metastable_sizes(network: HopfieldNetwork, queries: Tensor, updates: int = 5) -> Tensor:
     r"""How many weights :math:`\hat y(\beta X q)` of the last update count, (Q,) int64.
 
     Sparse maps count weights > 0, softmax those > 0.01, of which there may be none. A query whose
-    state no longer changes, bit for bit, is done: its weights stay what they are.
+    state no longer changes is done: its weights stay what they are.
 
     >>> import torch, hopfy
-    >>> corners = ExactIndex(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]]))
-    >>> metastable_sizes(corners, torch.tensor([[1.0, 0.0], [1.0, 0.5]]), hopfy.Tsallis(2.0), 9.0)
+    >>> corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]])
+    >>> network = hopfy.HopfieldNetwork(corners, "sparsemax", beta=9.0)
+    >>> metastable_sizes(network, torch.tensor([[1.0, 0.0], [1.0, 0.5]]))
     tensor([2, 1])
     """
-    states = queries.clone()
-    sizes = torch.zeros(queries.shape[0], dtype=torch.int64)
-    active = torch.arange(queries.shape[0])
-    dense = omega.margin == torch.inf
-    for _ in range(updates - 1):
-        update = index.update(states[active], omega, beta)
-        if update.weights is not None:
-            sizes[active] = update.weights.counts
-        moved = (update.states != states[active]).any(1)
-        states[active] = update.states
-        active = active[moved]
-    if dense:  # these weights are streamed, not kept, so they are counted now and for everyone
-        return _dense_sizes(index.memories, states, omega, beta)
-    last = index.update(states[active], omega, beta).weights
-    if last is not None:
-        sizes[active] = last.counts
-    return sizes
-
-
-def _dense_sizes(memories: Tensor, states: Tensor, omega: Omega, beta: float) -> Tensor:
-    counts = []
-    for rows in torch.split(states * beta, max(1, _SCORES // memories.shape[0])):
-        counts.append((omega(rows @ memories.mT) > _COUNTED).sum(1))
+    if network.omega.margin < torch.inf:
+        return network.retrieve(queries, max_steps=updates, tol=0.0).size
+    # The weights of softmax are not kept by `retrieve`, and all are positive.
+    states = queries
+    if updates > 1:
+        states = network.retrieve(queries, max_steps=updates - 1, tol=0.0).state
+    rows = max(1, _SCORES // network.memories.shape[0])
+    counts = [(network.weights(part) > _COUNTED).sum(1) for part in torch.split(states, rows)]
     return torch.cat(counts) if counts else torch.zeros(0, dtype=torch.int64)

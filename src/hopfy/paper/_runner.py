@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,8 @@ from hopfy.paper._helpers import helping
 from hopfy.paper._store import Store
 
 __all__ = ["Run", "reproduce"]
+
+_RENAMED = {"desk": "laptop", "public": "reference-code"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def reproduce(
     """
     if profile not in experiment.profiles:
         known = ", ".join(experiment.profiles)
-        raise ValueError(f"expected a profile among {known}, got {profile!r}.")
+        renamed = _RENAMED.get(profile)
+        now = f"; it is now called {renamed!r}" if renamed in experiment.profiles else ""
+        raise ValueError(f"expected a profile among {known}, got {profile!r}{now}.")
     if workers < 1 or (workers > 1 and not experiment.shared):
         raise ValueError(
             f"expected 1 worker for {experiment.name}, got {workers}."
@@ -123,9 +128,8 @@ def _help(experiment: Experiment[Any], config: Any, folder: Path) -> None:
 def _must_be_writable(folder: Path) -> None:
     """Learn before hours of work, not after, that the results cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / ".writable"):
+    with tempfile.TemporaryFile(dir=folder):  # a name of its own, whoever else is here
         pass
-    (folder / ".writable").unlink()
 
 
 def _versions() -> dict[str, str]:

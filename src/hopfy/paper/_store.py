@@ -16,7 +16,7 @@ __all__ = ["Store"]
 
 
 class Store:
-    """Parts as JSON files in ``folder``, each written whole or not at all.
+    """Parts as JSON files in ``folder``, each written whole or not at all, with a checksum.
 
     A part is found again by its name and by ``depends_on``, everything its result depends on (the
     configuration with its seed, the data's checksum). If any of that changes, the part is computed
@@ -69,7 +69,7 @@ class Store:
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write(json.dumps(record, indent=1, allow_nan=True).encode())
+            file.write(json.dumps({**record, "sha256": _checksum(record)}, indent=1).encode())
         self.computed += 1
         self.seconds += seconds
         return result
@@ -81,13 +81,14 @@ class Store:
         return self.folder / f"{readable}.{hashlib.sha256(key).hexdigest()[:16]}.json"
 
     def _read(self, path: Path, name: str) -> Any:
+        """The record, or None where it is missing, damaged or another one's: it is computed again."""
         try:
             record = json.loads(path.read_bytes())
-        except FileNotFoundError:
+            if not isinstance(record, dict) or _checksum(record) != record.get("sha256"):
+                return None
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
-        except ValueError:
-            return None  # not ours, or damaged by a disk: computed again and replaced
-        if not isinstance(record, dict) or not {"result", "seconds"} <= record.keys():
+        if not isinstance(record.get("seconds"), int | float) or "result" not in record:
             return None
         same = record.get("part") == name and record.get("depends_on") == self.depends_on
         return record if same else None
@@ -106,6 +107,12 @@ class _Narrowed(Store):
         self._whole.computed += self.computed - computed
         self._whole.seconds += self.seconds - seconds
         return result
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """SHA-256 of everything in a record but the checksum itself."""
+    content = {name: value for name, value in record.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -146,10 +146,10 @@ def _two_at_once(patterns: Tensor, generator: torch.Generator) -> list[Outcome]:
     """Two digits on top of each other: a structured map recalls both as one association."""
     order = torch.arange(patterns.shape[0])
     strangers = torch.stack([order, (order + patterns.shape[0] // 2) % patterns.shape[0]], 1)
-    neighbours = torch.stack([order[:-1], order[1:]], 1)
+    neighbors = torch.stack([order[:-1], order[1:]], 1)
     return [
         _of_pairs("two at once", KSubsets(2), patterns, strangers, generator),
-        _of_pairs("neighbours", SequentialKSubsets(2, 2.0), patterns, neighbours, generator),
+        _of_pairs("neighbors", SequentialKSubsets(2, 2.0), patterns, neighbors, generator),
     ]
 
 

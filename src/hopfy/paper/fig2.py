@@ -16,7 +16,6 @@ from hopfy.omega import Omega, omega_from
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._drawing import canvas, save
 from hopfy.plot import regularization_path
-from hopfy.plot._paths import weights_over
 
 __all__ = ["Fig2", "Fig2Config", "experiment"]
 
@@ -138,7 +137,8 @@ def _theta() -> Tensor:
 
 
 def _path(name: str, temperatures: Tensor) -> list[list[float]]:
-    weights = weights_over(_omega(name), _theta(), temperatures)
+    colder = 1 / temperatures.unsqueeze(-1)
+    weights = _omega(name).scale_factors(colder)(_theta() * colder)
     return [[round(weight, 9) for weight in row] for row in weights.tolist()]
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from hopfy.network import HopfieldNetwork
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._drawing import canvas, save
-from hopfy.plot import basins, energy_landscape, trajectory
-from hopfy.plot._slice import grid, slice_of
+from hopfy.plot import basins, energy_landscape, plane_grid, plane_of, trajectory
 
 __all__ = ["Fig3", "Fig3Config", "experiment"]
 
@@ -142,8 +141,8 @@ def _measure(config: Fig3Config, name: str, beta: float) -> dict[str, Any]:
     single, evenness, sizes, rise = [], [], [], 0.0
     for number in range(config.sets):
         network = HopfieldNetwork(_patterns(number, config.seed), name, beta)
-        plane = slice_of(network)
-        places = plane.lift(grid(network, plane, config.points, _BORDER)).reshape(-1, 2)
+        plane = plane_of(network)
+        places = plane.lift(plane_grid(network, plane, config.points, _BORDER)).reshape(-1, 2)
         found = network.retrieve(places, max_steps=config.max_steps)
         nearest = torch.cdist(found.state, network.memories).amin(-1)
         arrived = nearest <= _tolerance(name)

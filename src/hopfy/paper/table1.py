@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from hopfy.omega import omega_from
+from hopfy.network import HopfieldNetwork
 from hopfy.paper import data
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._metastable import metastable_sizes
 from hopfy.paper._published import METASTABLE_STATES, SIZES
-from hopfy.search import ExactIndex
 
 __all__ = ["Table1", "Table1Config", "experiment"]
 
@@ -132,25 +131,29 @@ class Table1(Experiment[Table1Config]):
 
 
 class _Material:
-    """The memories and the queries, read and indexed when the first part asks for them."""
+    """The memories and the queries, read when the first part asks for them."""
 
     def __init__(self, config: Table1Config) -> None:
         self._config = config
+        # The parts of a column come one after the other and share its network, with its index.
+        self._network = lru_cache(maxsize=1)(self._build)
+
+    def _build(self, omega: str, beta: float) -> HopfieldNetwork:
+        return HopfieldNetwork(self._images[0], omega, beta)
 
     @cached_property
-    def _images(self) -> tuple[ExactIndex, Tensor]:
+    def _images(self) -> tuple[Tensor, Tensor]:
         count = self._config.queries
         if self._config.source == "mnist":
             memories, queries = data.mnist("train").images, data.mnist("test").images[:count]
-            return ExactIndex(_patterns(memories, 255)), _patterns(queries, 255)
+            return _patterns(memories, 255), _patterns(queries, 255)
         images = _patterns(data.digits().images, 16)
-        return ExactIndex(images[:-count]), images[-count:]
+        return images[:-count], images[-count:]
 
     def count(self, omega: str, beta: float, start: int) -> list[int]:
         """Queries of each size 0 .. 10, and of any larger one, among a block of them."""
-        index, queries = self._images
-        own = queries[start : start + self._config.block]
-        sizes = metastable_sizes(index, own, omega_from(omega), beta, self._config.updates)
+        own = self._images[1][start : start + self._config.block]
+        sizes = metastable_sizes(self._network(omega, beta), own, self._config.updates)
         counts: list[int] = torch.bincount(
             sizes.clamp(max=_LARGEST + 1), minlength=_LARGEST + 2
         ).tolist()

@@ -17,7 +17,7 @@ from hopfy.network import HopfieldNetwork
 from hopfy.omega import omega_from
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._drawing import canvas, save
-from hopfy.plot._style import GREY, MARKERS, colour
+from hopfy.plot.style import GRAY, MARKERS, color_of
 
 __all__ = ["Theory", "TheoryConfig", "experiment"]
 
@@ -251,7 +251,7 @@ def _until_too_close(dimension: int, seed: int, draw: int) -> int:
 def _draw_rates(ax: Any, curves: Mapping[str, Any], label: str, line: str, *, log: bool) -> None:
     for number, (name, points) in enumerate(curves.items()):
         x = [point["x"] for point in points]
-        own = GREY if name == SOFTMAX else colour(number)
+        own = GRAY if name == SOFTMAX else color_of(number)
         ax.plot(x, [point[line] for point in points], color=own, linewidth=1.5)
         ax.plot(
             x, [point["measured"] for point in points], color=own, linestyle="none",
@@ -266,15 +266,15 @@ def _draw_rates(ax: Any, curves: Mapping[str, Any], label: str, line: str, *, lo
 
 def _draw_radii(ax: Any, radii: Mapping[str, Any]) -> None:
     largest = max(point["exact"] for points in radii.values() for point in points)
-    ax.plot([0, largest], [0, largest], color=GREY, linewidth=1)
+    ax.plot([0, largest], [0, largest], color=GRAY, linewidth=1)
     for number, points in enumerate(radii.values()):
         x = [point["exact"] for point in points]
         ax.plot(
-            x, [point["measured"] for point in points], color=colour(number), linestyle="none",
+            x, [point["measured"] for point in points], color=color_of(number), linestyle="none",
             marker=MARKERS[number], markersize=5, markerfacecolor="white",
         )  # fmt: skip
         ax.plot(
-            x, [point["paper"] for point in points], color=colour(number), linestyle="none",
+            x, [point["paper"] for point in points], color=color_of(number), linestyle="none",
             marker=".", markersize=3,
         )  # fmt: skip
     ax.set(title="Radius of one-step recall", xlabel="certified (exact bound)")
@@ -284,9 +284,9 @@ def _draw_radii(ax: Any, radii: Mapping[str, Any]) -> None:
 
 def _draw_capacity(ax: Any, points: Sequence[Mapping[str, Any]]) -> None:
     x = [point["dimension"] for point in points]
-    ax.plot(x, [point["predicted"] for point in points], color=colour(1), linewidth=1.5)
+    ax.plot(x, [point["predicted"] for point in points], color=color_of(1), linewidth=1.5)
     ax.plot(
-        x, [point["measured"] for point in points], color=colour(1), linestyle="none",
+        x, [point["measured"] for point in points], color=color_of(1), linestyle="none",
         marker=MARKERS[1], markersize=5, markerfacecolor="white",
     )  # fmt: skip
     ax.set_yscale("log")
@@ -297,10 +297,10 @@ def _draw_capacity(ax: Any, points: Sequence[Mapping[str, Any]]) -> None:
 
 def _draw_key(ax: Any) -> None:
     for number, name in enumerate((*MAPS, SOFTMAX)):
-        own = GREY if name == SOFTMAX else colour(number)
+        own = GRAY if name == SOFTMAX else color_of(number)
         text = "softmax (no margin)" if name == SOFTMAX else name
         ax.plot([], [], color=own, marker=MARKERS[number], markerfacecolor="white", label=text)
-    ax.plot([], [], color=GREY, marker="none", label="line: predicted or promised")
-    ax.plot([], [], color=GREY, marker="o", linestyle="none", mfc="white", label="mark: measured")
+    ax.plot([], [], color=GRAY, marker="none", label="line: predicted or promised")
+    ax.plot([], [], color=GRAY, marker="o", linestyle="none", mfc="white", label="mark: measured")
     ax.legend(loc="center left", frameon=False, fontsize=10)
     ax.set_axis_off()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopfy.plot._style import GREY, INK, colour, fresh_axes, pyplot
+from hopfy.plot.style import GRAY, INK, color_of, fresh_axes, pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,14 +97,14 @@ def _draw_pictures(ax: Axes, pictures: Any, shares: Any, known: Any, across: int
         alpha = 1.0 if share > 0 else 0.25
         ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1, extent=box, alpha=alpha, zorder=1)
         frame = rectangle((left, top - height), 1, height, fill=False, clip_on=False, zorder=2)
-        edge = colour(0) if share > 0 else GREY
+        edge = color_of(0) if share > 0 else GRAY
         frame.set(edgecolor=edge, linewidth=0.5 + 3.0 * max(0.0, share) / largest)
         ax.add_patch(frame)
         text = ax.text(left + 0.5, top - height - 0.05, _short(share), color=edge, fontsize=6.5)
         text.set(ha="center", va="top")
         if known[number]:
             # On the frame, so that it cannot be taken for a mark of the picture above.
-            ax.plot(left + 0.5, top, "v", color=colour(2), markersize=6, markeredgecolor="white")
+            ax.plot(left + 0.5, top, "v", color=color_of(2), markersize=6, markeredgecolor="white")
     rows = math.ceil(len(shares) / across)
     ax.set_xlim(-0.1, across * (1 + _GAP) - _GAP + 0.1)
     ax.set_ylim(-rows * (height + 1.4 * _GAP) + 0.1, 0.15)
@@ -114,11 +114,11 @@ def _draw_pictures(ax: Axes, pictures: Any, shares: Any, known: Any, across: int
 
 def _draw_bars(ax: Axes, shares: Any, known: Any) -> None:
     places = np.arange(len(shares))
-    ax.bar(places, shares, color=colour(0), width=0.7)
+    ax.bar(places, shares, color=color_of(0), width=0.7)
     zero = shares == 0
-    ax.plot(places[zero], shares[zero], "_", color=GREY, markersize=6, clip_on=False)
+    ax.plot(places[zero], shares[zero], "_", color=GRAY, markersize=6, clip_on=False)
     if known.any():
-        ax.plot(places[known], shares[known], "v", color=colour(2), markersize=5, label="target")
+        ax.plot(places[known], shares[known], "v", color=color_of(2), markersize=5, label="target")
         ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1))
     ax.set_xticks(places, [str(place) for place in places], fontsize=7)
     ax.set_xlabel("instance", color=INK)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hopfy.memory import AssociativeMemory
 from hopfy.network import HopfieldNetwork
-from hopfy.plot._style import colour, fresh_axes, pyplot
+from hopfy.plot.style import color_of, fresh_axes, pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +133,7 @@ def _frame(ax: Axes, row: int, exact: list[bool], size: tuple[int, int]) -> None
     height, width = size
     for column, same in enumerate(exact):
         corner = (column * (width + _GAP) - 0.5, row * (height + _GAP) - 0.5)
-        edge, style = (colour(2), "-") if same else (colour(1), ":")
+        edge, style = (color_of(2), "-") if same else (color_of(1), ":")
         frame = rectangle(corner, width, height, fill=False, edgecolor=edge, linestyle=style)
         frame.set(linewidth=1.6, clip_on=False)
         ax.add_patch(frame)

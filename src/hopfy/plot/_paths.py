@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from hopfy.omega import Omega, omega_from
-from hopfy.plot._style import colour, fresh_axes, name_of, pyplot
+from hopfy.plot.style import color_of, fresh_axes, pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["regularization_path", "weights_over"]
+__all__ = ["regularization_path"]
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
@@ -66,25 +66,21 @@ def regularization_path(
     return axes
 
 
-def weights_over(omega: Omega, theta: Tensor, temperatures: Tensor) -> Tensor:
-    """The weights (T, N); scores of transitions are divided by the temperature like all others."""
-    colder = 1 / temperatures.unsqueeze(-1)
-    return omega.scale_factors(colder)(theta * colder)
-
-
 def _path(omega: Omega, theta: Tensor, temperatures: Tensor, legend: bool, ax: Axes) -> Axes:
     with torch.no_grad():
-        weights = weights_over(omega, theta, temperatures.to(theta)).cpu().numpy()
+        # The temperature divides all scores, those of transitions too.
+        colder = 1 / temperatures.to(theta).unsqueeze(-1)
+        weights = omega.scale_factors(colder)(theta * colder).cpu().numpy()
     for number, score in enumerate(theta.tolist()):
         style = _STYLES[number // 7 % len(_STYLES)] if theta.numel() > 7 else _STYLES[number % 5]
         ax.plot(
-            temperatures.cpu().numpy(), weights[:, number], color=colour(number), linestyle=style,
+            temperatures.cpu().numpy(), weights[:, number], color=color_of(number), linestyle=style,
             linewidth=1.8, label=f"$\\theta_{{{number + 1}}} = {score:.4g}$",
         )  # fmt: skip
     ax.set_xlim(0.0, float(temperatures.max()))
     ax.set_ylim(-0.03, 1.03)
     ax.set_xlabel(r"temperature $\beta^{-1}$")
-    ax.set_title(name_of(omega), fontsize=9)
+    ax.set_title(omega.name, fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     if legend:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)

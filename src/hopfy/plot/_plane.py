@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hopfy._checks import as_states
 from hopfy.network import HopfieldNetwork
-from hopfy.plot._slice import Slice, ends, grid, slice_of
-from hopfy.plot._style import GREY, INK, colour, fresh_axes, pyplot, sequential
+from hopfy.plot._space import Plane, ends, plane_grid, plane_of
+from hopfy.plot.style import GRAY, INK, color_of, fresh_axes, pyplot, sequential
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +48,8 @@ def energy_landscape(
     >>> hopfy.plot.energy_landscape(net, points=20).get_xlabel()
     '$q_1$'
     """
-    plane = slice_of(network)
-    places = grid(network, plane, points, border)
+    plane = plane_of(network)
+    places = plane_grid(network, plane, points, border)
     with torch.no_grad():
         energies = network.energy(plane.lift(places))
     ax = fresh_axes(ax)
@@ -86,14 +86,14 @@ def basins(
     >>> len(hopfy.plot.basins(net, points=20).images)
     1
     """
-    plane = slice_of(network)
-    places = grid(network, plane, points, border)
+    plane = plane_of(network)
+    places = plane_grid(network, plane, points, border)
     found = ends(network, plane.lift(places), max_steps, tolerance)
     ax = fresh_axes(ax)
-    colours = pyplot().matplotlib.colors.to_rgb
+    colors = pyplot().matplotlib.colors.to_rgb
     white = torch.ones(*found.shape, 3)
     for pattern in torch.unique(found[found >= 0]).tolist():
-        white[found.cpu() == pattern] = torch.tensor(colours(colour(pattern)))
+        white[found.cpu() == pattern] = torch.tensor(colors(color_of(pattern)))
     x, y = places[..., 0], places[..., 1]
     extent = (float(x.min()), float(x.max()), float(y.min()), float(y.max()))
     ax.imshow(white.numpy(), origin="lower", extent=extent, interpolation="nearest")
@@ -126,7 +126,7 @@ def trajectory(
     >>> hopfy.plot.trajectory(net, torch.tensor([[0.2, 0.4]]), ax=ax) is ax
     True
     """
-    plane = slice_of(network)
+    plane = plane_of(network)
     states = [as_states(queries, network.memories).detach().reshape(-1, network.memories.shape[1])]
     with torch.no_grad():
         for _ in range(max_steps):
@@ -165,12 +165,12 @@ def trajectory(
     return ax
 
 
-def _draw_patterns(ax: Axes, network: HopfieldNetwork, plane: Slice) -> None:
+def _draw_patterns(ax: Axes, network: HopfieldNetwork, plane: Plane) -> None:
     places = plane.project(network.memories.detach()).cpu().numpy()
-    colours = [colour(number) for number in range(len(places))]
+    colors = [color_of(number) for number in range(len(places))]
     many = len(places) > _NAMED
     ax.scatter(
-        places[:, 0], places[:, 1], s=18 if many else 110, c=colours, marker="o" if many else "*", zorder=6,
+        places[:, 0], places[:, 1], s=18 if many else 110, c=colors, marker="o" if many else "*", zorder=6,
         edgecolors="white", linewidths=0.6 if many else 1.0, clip_on=False,
     )  # fmt: skip
     if many:
@@ -193,11 +193,11 @@ def _outline(width: float) -> object:
     return patheffects.withStroke(linewidth=width, foreground="white", alpha=0.85)
 
 
-def _finish(ax: Axes, plane: Slice, places: Tensor) -> Axes:
+def _finish(ax: Axes, plane: Plane, places: Tensor) -> Axes:
     ax.set_xlim(float(places[..., 0].min()), float(places[..., 0].max()))
     ax.set_ylim(float(places[..., 1].min()), float(places[..., 1].max()))
     ax.set_aspect("equal")
     ax.set_xlabel(plane.labels[0])
     ax.set_ylabel(plane.labels[1])
-    ax.tick_params(colors=GREY, labelcolor=INK)
+    ax.tick_params(colors=GRAY, labelcolor=INK)
     return ax

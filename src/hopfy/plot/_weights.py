@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hopfy._checks import as_states
 from hopfy.network import HopfieldNetwork
-from hopfy.plot._style import fresh_axes, name_of, sequential
+from hopfy.plot.style import fresh_axes, sequential
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,9 +51,9 @@ def weights(
     shown = largest.topk(count).indices.sort().values
     table = rows[:, shown].cpu()
     ax = fresh_axes(ax, max(3.2, 0.34 * count + 1.6), max(1.8, 0.3 * len(table) + 1.2))
-    colours = sequential("Blues").with_extremes(bad="white")
+    colors = sequential("Blues").with_extremes(bad="white")
     cells = table.masked_fill(table == 0, torch.nan).numpy()
-    ax.imshow(cells, cmap=colours, vmin=0, vmax=max(1.0, float(table.max())), aspect="auto")
+    ax.imshow(cells, cmap=colors, vmin=0, vmax=max(1.0, float(table.max())), aspect="auto")
     if table.numel() <= _WRITTEN:
         _write(ax, table)
     ax.set_xticks(range(count), [str(one) for one in shown.tolist()], fontsize=7)
@@ -62,7 +62,7 @@ def weights(
     ax.set_ylabel("query")
     beta = network.beta
     at = f", beta = {beta:.3g}" if isinstance(beta, int | float) else ""
-    ax.set_title(f"{name_of(network.omega)}{at}", fontsize=9)
+    ax.set_title(f"{network.omega.name}{at}", fontsize=9)
     return ax
 
 

@@ -1,7 +1,7 @@
 """Why numbers of Table 2 differ from the published ones: one setting changed at a time.
 
 ``python -m hopfy.paper.mil._factors fox tiger`` trains softmax pooling with the settings of the
-desk profile, then with others, five seeds of ten folds each; ``... digits`` does so on bags of MNIST
+laptop profile, then with others, five seeds of ten folds each; ``... digits`` does so on bags of MNIST
 digits, K = 3, one seed. A line for each is printed as soon as it is there.
 """
 
@@ -31,7 +31,7 @@ class Factor(NamedTuple):
 
 
 ANIMALS = (
-    Factor("the desk profile's settings, beta = 1"),
+    Factor("the laptop profile's settings, beta = 1"),
     Factor("no layer norms", {"normalise": False}),
     Factor("standardised features", standardise=True),
     Factor("no layer norms, standardised features", {"normalise": False}, standardise=True),
@@ -51,7 +51,7 @@ ANIMALS = (
 )
 _SLOWLY = {"lr": 1.6e-4, "decay": 0.98, "max_epochs": 25, "batch_size": 16}
 DIGITS = (
-    Factor("the desk profile's settings"),
+    Factor("the laptop profile's settings"),
     Factor("layer norms", {"normalise": True}),
     Factor("16-bag steps at 1.6e-4, patience 5", training=_SLOWLY),
     Factor("layer norms, 16-bag steps at 1.6e-4, patience 5", {"normalise": True}, _SLOWLY),

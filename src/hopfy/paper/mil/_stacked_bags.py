@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hopfy.nn._association import no_more_than_there_is
 from hopfy.omega import Omega
 
 __all__ = ["Batch", "Parameters", "StackedBags", "hopfield_pool", "logits", "plain_pool"]
@@ -86,7 +85,9 @@ def hopfield_pool(omega: Omega, beta: float, heads: int, dropout: float = 0.0) -
         towards = by_head @ _heads(part["memories_in.weight"], heads)
         scores = beta * (towards.transpose(1, 2) @ x.mT)  # (M, B, heads, L)
         allowed = mask.unsqueeze(2)
-        weights = no_more_than_there_is(omega, scores, allowed)(scores, allowed)
+        # A bag with fewer than k instances takes all of them.
+        counts = allowed.sum(-1, keepdim=True).expand(*scores.shape[:-1], 1)
+        weights = omega.clip(counts)(scores, allowed)
         weights = nn.functional.dropout(weights, dropout)
         projection = _heads(part["values_in.weight"], heads)
         found = torch.einsum("mbhd,mhsd->mbhs", weights @ x, projection)

@@ -17,20 +17,9 @@ _TASK = (
 _PROTOCOL = (
     "Every number is the mean over the seeds; a run looks at its test bags once, with the weights "
     "of its best validation epoch, and where a profile searches, validation on the first seed "
-    "decides. The public script for the animals means to stop early, but never updates the best score "
-    "it compares with: it trains all epochs and reports the last one. "
+    "decides. "
 )
-_DIGITS_HIGHER = (
-    "Why higher on digits: most likely because the public layers normalise what they pool, and here "
-    "they do not. With softmax, K = 3 and one seed, small steps until validation stops them have 94.4 "
-    "without layer norms and 91.0 with them, the paper 91.1 (the public profile). "
-)
-_FOX_LOWER = (
-    "Why lower on Fox is not settled: the public rule of keeping the last of 50 epochs (the public "
-    "profile) gives 61 to 65 for the eight methods too, and seeds differ by two to four points. A "
-    "larger search may be what is missing: of 66 of the paper's settings the best by validation had "
-    "65.4 with softmax on the first seed. "
-)
+_REASONS = "The page docs/reproduce.md says what was tried to explain the differences. "
 _TIES = (
     "Methods count as tied if McNemar's exact test on the test bags of all seeds cannot tell them "
     "apart at the level 0.05, which with few seeds says little."
@@ -73,10 +62,6 @@ def _agreement(results: Mapping[str, Any]) -> str:
     if outside:
         text += (
             f"Of the {len(outside)} others {len(above)} are higher than the paper's and "
-            f"{len(below)} lower. "
+            f"{len(below)} lower. {_REASONS}"
         )
-    if not results["layer_norms"] and any(row.name.startswith("K=") for row in above):
-        text += _DIGITS_HIGHER
-    if any(row.name.startswith("fox") for row in below):
-        text += _FOX_LOWER
     return text

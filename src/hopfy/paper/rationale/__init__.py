@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hopfy.paper._base import Config, Experiment, Figure, Grid, Progress, Row, Store
-from hopfy.paper.rationale._published import RATIONALES
+from hopfy.paper._published import RATIONALES
 from hopfy.paper.rationale._task import METHODS, OTHERS, OURS, Task
 
 __all__ = ["Rationale", "RationaleConfig", "experiment"]
@@ -70,20 +70,20 @@ _QUICK = (
     ),
 )
 # Two hours on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
-_DESK_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
-_DESK_IMDB = Task(
+_LAPTOP_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
+_LAPTOP_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=12, patience=3,
     longest=300, judged=500, seeds=1,
 )  # fmt: skip
-_DESK_ERASER = replace(_ERASER, hidden=64, lr=1e-3, epochs=16, patience=6, seeds=1)
-_DESK_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
-_DESK = (
-    _DESK_SST,
-    replace(_DESK_IMDB, methods=(*OURS, "BiLSTM")),
-    replace(_DESK_ERASER, seeds=3, methods=("k-subsets",)),
-    replace(_DESK_ERASER, methods=OTHERS),
-    replace(_DESK_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
-    replace(_DESK_SHORT, data="beer", weight_decay=0.0, training=2_000),
+_LAPTOP_ERASER = replace(_ERASER, hidden=64, lr=1e-3, epochs=16, patience=6, seeds=1)
+_LAPTOP_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
+_LAPTOP = (
+    _LAPTOP_SST,
+    replace(_LAPTOP_IMDB, methods=(*OURS, "BiLSTM")),
+    replace(_LAPTOP_ERASER, seeds=3, methods=("k-subsets",)),
+    replace(_LAPTOP_ERASER, methods=OTHERS),
+    replace(_LAPTOP_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
+    replace(_LAPTOP_SHORT, data="beer", weight_decay=0.0, training=2_000),
 )
 
 
@@ -95,7 +95,7 @@ class Rationale(Experiment[RationaleConfig]):
     profiles: ClassVar[Mapping[str, RationaleConfig]] = {
         "demo": RationaleConfig(tasks=(replace(_PLANTED, methods=("k-subsets",)),)),
         "quick": RationaleConfig(tasks=_QUICK, substitute=_PLANTED),
-        "desk": RationaleConfig(tasks=_DESK),
+        "laptop": RationaleConfig(tasks=_LAPTOP),
         "paper": RationaleConfig(tasks=_PAPER),
     }
 

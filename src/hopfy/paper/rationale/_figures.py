@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hopfy.paper._drawing import canvas, save
-from hopfy.paper.rationale._published import RATIONALES
+from hopfy.paper._published import RATIONALES
 from hopfy.paper.rationale._task import OURS
-from hopfy.plot._style import GREY, colour
+from hopfy.plot.style import GRAY, color_of
 
 __all__ = ["draw_highlights", "draw_scores", "window"]
 
@@ -41,7 +41,7 @@ def draw_scores(results: Mapping[str, Any], names: Mapping[str, str], folder: Pa
         axes.set_axis_off()
     save(figure, folder, "scores")
     return (
-        "Bars: ours (the Hopfield poolings in colour); diamonds: what the paper prints, with other "
+        "Bars: ours (the Hopfield poolings in color); diamonds: what the paper prints, with other "
         "word vectors and, except for SST, more or other training texts. Squared errors are better "
         "when low, everything else when high."
     )
@@ -63,7 +63,7 @@ def _panel(axes: Any, cells: Mapping[str, Any], data: str, kind: str) -> None:
     shown = {method: _value(runs, kind) for method, runs in cells.items()}
     bars = [(method, value) for method, value in shown.items() if value is not None]
     places = range(len(bars))
-    own = [colour(OURS.index(method)) if method in OURS else GREY for method, _ in bars]
+    own = [color_of(OURS.index(method)) if method in OURS else GRAY for method, _ in bars]
     axes.barh(places, [value for _, value in bars], color=own, height=0.65)
     largest = max(value for _, value in bars)
     for place, (method, value) in enumerate(bars):

@@ -7,22 +7,31 @@ from types import TracebackType
 from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hopfy.paper._base import Row
 from hopfy.paper._runner import Run
 
-__all__ = ["ShownProgress", "comparison_table", "summary"]
+__all__ = ["ShownProgress", "comparison_table", "plain_console", "summary"]
 
 _SPEED_WINDOW = 600.0
 """Seconds of the past that tell the time left: one part alone may take minutes."""
+_LINES = 10
+"""Lines about a run whose output is not a terminal."""
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is: paths and names with brackets or colons are no markup."""
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=False, stderr=stderr)
 
 
 class ShownProgress:
-    """A progress bar with the time left, as a context manager."""
+    """A progress bar with the time left, as a context manager; some lines where it is piped."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._bars = bars.Progress(
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TimeElapsedColumn(),
@@ -30,8 +39,10 @@ class ShownProgress:
             bars.TimeRemainingColumn(),
             console=console,
             speed_estimate_period=_SPEED_WINDOW,
+            disable=not console.is_terminal,
         )
         self._task: bars.TaskID | None = None
+        self._lines = 0
 
     def __enter__(self) -> ShownProgress:
         self._bars.start()
@@ -46,11 +57,22 @@ class ShownProgress:
         self._bars.stop()
 
     def begin(self, label: str, total: float) -> None:
-        self._task = self._bars.add_task(label, total=total)
+        self._task, self._lines = self._bars.add_task(label, total=total), 0
 
     def advance(self, amount: float = 1.0) -> None:
-        if self._task is not None:
-            self._bars.advance(self._task, amount)
+        if self._task is None:
+            return
+        self._bars.advance(self._task, amount)
+        if not self._console.is_terminal:
+            self._say(next(task for task in self._bars.tasks if task.id == self._task))
+
+    def _say(self, task: bars.Task) -> None:
+        """A line for every tenth of the work."""
+        total = task.total or 1.0
+        lines = int(_LINES * task.completed / total)
+        if lines > self._lines:
+            self._lines = lines
+            self._console.print(f"{task.description}: {task.completed:g} of {total:g}")
 
 
 def comparison_table(run: Run) -> Table:
@@ -62,15 +84,15 @@ def comparison_table(run: Run) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("agrees")
     for row in run.rows:
-        table.add_row(row.name, f"{row.ours:.2f}", *_beside(row))
+        table.add_row(Text(row.name), f"{row.ours:.2f}", *_beside(row))
     return table
 
 
-def _beside(row: Row) -> tuple[str, str, str]:
+def _beside(row: Row) -> tuple[str, str, Text]:
     paper = "-" if row.paper is None else f"{row.paper:g}"
     difference = "-" if row.difference is None else f"{row.difference:+.2f}"
-    mark = {True: "yes", False: "[bold red]NO[/]", None: ""}[row.agrees]
-    return paper, difference, mark
+    marks = {True: Text("yes"), False: Text("NO", style="bold red"), None: Text()}
+    return paper, difference, marks[row.agrees]
 
 
 def summary(run: Run) -> str:

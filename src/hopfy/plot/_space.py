@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hopfy.network import HopfieldNetwork
 
-__all__ = ["Slice", "ends", "grid", "slice_of"]
+__all__ = ["Plane", "ends", "plane_grid", "plane_of"]
 
 
 @dataclass(frozen=True)
-class Slice:
+class Plane:
     """The plane ``origin + coordinates @ directions``; directions (2, D) are orthonormal."""
 
     origin: Tensor
@@ -36,7 +36,7 @@ class Slice:
         return "first principal direction", "second principal direction"
 
 
-def slice_of(network: HopfieldNetwork) -> Slice:
+def plane_of(network: HopfieldNetwork) -> Plane:
     """The plane itself for two coordinates, else the one that is closest to the patterns."""
     memories = network.memories.detach()
     if memories.ndim != 2 or memories.shape[1] < 2:
@@ -46,18 +46,27 @@ def slice_of(network: HopfieldNetwork) -> Slice:
         )
     dimension = memories.shape[1]
     if dimension == 2:
-        return Slice(memories.new_zeros(2), torch.eye(2).to(memories), True)
+        return Plane(memories.new_zeros(2), torch.eye(2).to(memories), True)
     centre = memories.mean(0)
     wide = (memories - centre).double()
     # With fewer than three patterns the missing directions are any that are orthonormal.
     directions = torch.linalg.svd(wide, full_matrices=True).Vh[:2]
     # A sign for each, so that the same patterns give the same picture on every machine.
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return Slice(centre, (directions * largest.sign()).to(memories), False)
+    return Plane(centre, (directions * largest.sign()).to(memories), False)
 
 
-def grid(network: HopfieldNetwork, plane: Slice, points: int, border: float) -> Tensor:
-    """(points, points, 2): the bounding box of the patterns in the plane, plus a border."""
+def plane_grid(
+    network: HopfieldNetwork, plane: Plane, points: int = 100, border: float = 0.2
+) -> Tensor:
+    """(points, points, 2): the bounding box of the patterns in the plane, plus a border.
+
+    >>> import torch, hopfy
+    >>> net = hopfy.HopfieldNetwork(torch.eye(2))
+    >>> plane = plane_of(net)
+    >>> plane.lift(plane_grid(net, plane, points=3, border=0.0))[0, 1]
+    tensor([0.5000, 0.0000])
+    """
     if not isinstance(points, int) or points < 2:
         raise ValueError(f"expected points to be an integer >= 2, got {points!r}.")
     places = plane.project(network.memories.detach())

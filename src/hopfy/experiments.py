@@ -1,0 +1,3 @@
+"""Moved to `hopfy.paper`."""
+
+raise ImportError("hopfy.experiments is hopfy.paper now.")

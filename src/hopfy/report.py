@@ -1,0 +1,3 @@
+"""Moved to `hopfy.paper.report`."""
+
+raise ImportError("hopfy.report is hopfy.paper.report now.")
