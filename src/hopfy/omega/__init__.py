@@ -1,10 +1,13 @@
 """Regularisers as objects: one Omega gives a prediction, a conjugate, a loss and a margin."""
 
+from hopfy.functional._attention import resolve_names_with
 from hopfy.omega._base import Omega
 from hopfy.omega._names import omega_from
 from hopfy.omega._norm import Norm
 from hopfy.omega._shannon import Shannon
 from hopfy.omega._sparsemap import SparseMAP
 from hopfy.omega._tsallis import Tsallis
+
+resolve_names_with(omega_from)
 
 __all__ = ["Norm", "Omega", "Shannon", "SparseMAP", "Tsallis", "omega_from"]

@@ -149,6 +149,15 @@ class Omega(Described, ABC):
     def margin(self) -> float:
         """Scores that lead all others by this much give an exactly one-hot (k-hot) answer."""
 
+    @property
+    def closed_form(self) -> tuple[str, float | Tensor] | None:
+        """The map's closed form, for kernels that fuse it with the products around it.
+
+        A kind ("softmax", "entmax", "normmax", "ksubsets") and its parameter; None if the map has
+        none of these forms.
+        """
+        return None
+
     def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         r""":math:`\Omega^*(\theta)`, reduced over ``dim``; its gradient is the prediction."""
         scores, dim = _prepare(scores, mask, dim)

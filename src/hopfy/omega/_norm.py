@@ -46,6 +46,10 @@ class Norm(SimplexOmega):
         return torch.where(alpha == torch.inf, top, norm).squeeze(-1) - 1
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor]:
+        return "normmax", self.alpha
+
+    @property
     def margin(self) -> float:
         return 1.0
 

@@ -41,5 +41,9 @@ class Shannon(SimplexOmega):
         return torch.xlogy(weights, weights).sum(dim)
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor]:
+        return "softmax", 1.0
+
+    @property
     def margin(self) -> float:
         return math.inf

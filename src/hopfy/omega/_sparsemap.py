@@ -55,6 +55,10 @@ class SparseMAP(Omega):
         return self.structure.regularizer(self._event_last(weights, dim))
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor] | None:
+        return self.structure.closed_form
+
+    @property
     def margin(self) -> float:
         return self.structure.margin
 

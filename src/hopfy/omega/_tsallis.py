@@ -51,6 +51,10 @@ class Tsallis(SimplexOmega):
         return torch.where(_flat(alpha) < torch.inf, value, 0.0)
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor]:
+        return "entmax", self.alpha
+
+    @property
     def margin(self) -> float:
         alpha = self.alpha
         alpha = float(alpha.detach().min()) if isinstance(alpha, Tensor) else alpha

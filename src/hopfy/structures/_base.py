@@ -197,6 +197,11 @@ class Structure(Described, ABC):
         return _sets_from(indices, scores, ignore_index)
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor] | None:
+        """The closed form of SparseMAP over it, see `hopfy.Omega.closed_form`; None if it has none."""
+        return None
+
+    @property
     def margin(self) -> float:
         """The structured margin (Prop. 4): 1 if all structures have as many bits."""
         return 1.0

@@ -126,6 +126,10 @@ class KSubsets(Structure):
         return torch.maximum(super().violation(weights, present), mass * present.any(-1))
 
     @property
+    def closed_form(self) -> tuple[str, float | Tensor]:
+        return "ksubsets", self.k
+
+    @property
     def oracle_key(self) -> Hashable:
         return type(self)
 

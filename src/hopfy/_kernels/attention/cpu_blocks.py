@@ -1,0 +1,468 @@
+"""Attention on the CPU: torch's products of blocks, compiled loops between them.
+
+For a block of queries the scores go into one reused buffer, only for the keys that some row of the
+block can see. Where few entries are selected, they are kept as lists, and the second product and the
+whole backward pass touch only these. Where many are selected, the block is multiplied densely, and
+the backward pass computes it again. Either way memory grows with the number of queries, not with the
+number of scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopfy._kernels.attention.reference import MAPS
+from hopfy._kernels.attention.types import Family, Visible
+from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._runtime.threads import over_rows
+
+__all__ = ["State", "backward", "forward"]
+
+# Entries of scores in flight: 4 MB of float32 stay in a shared cache.
+_BLOCK = 1 << 20
+# Above this share of selected entries, dense products are faster.
+_SPARSE = 0.2
+_KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
+_NO_MASK = np.zeros((0, 0, 0), np.bool_)
+_NO_PLACES = np.zeros(0, np.int64)
+
+
+class Support(NamedTuple):
+    """Selected entries of rows, one after the other: row r is ``edges[r]:edges[r + 1]``."""
+
+    weights: Tensor
+    columns: Tensor
+    edges: Tensor
+    kept: Tensor  # 0 or 1 / (1 - dropout) for each weight; empty without dropout
+
+
+class Block(NamedTuple):
+    """Groups [g, h), rows [r, s) of each, keys [a, b): more than one group only with all rows."""
+
+    g: int
+    h: int
+    r: int
+    s: int
+    a: int
+    b: int
+
+    @property
+    def rows(self) -> int:
+        return (self.h - self.g) * (self.s - self.r)
+
+
+@dataclass
+class State:
+    """What the backward pass needs beside the inputs."""
+
+    visible: Visible
+    family: Family
+    scale: float
+    dropout: float
+    seed: int
+    low: np.ndarray[Any, Any]
+    high: np.ndarray[Any, Any]
+    ragged: bool  # some row has masked keys inside its range, or a bias
+    blocks: list[Block]
+    supports: list[Support | None] = field(default_factory=list)  # None: computed again
+
+    def first(self, block: Block) -> int:
+        """The number of the block's first row among all rows."""
+        return block.g * (len(self.low) // self.groups) + block.r
+
+    groups: int = 1
+
+
+def forward(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Visible,
+    family: Family,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> tuple[Tensor, State] | None:
+    """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
+    kernels = compiled("attention.cpu") if runs_compiled(queries) else None
+    if kernels is None or not _finite_scores(queries, keys, scale):
+        return None
+    state = _prepare(kernels, queries, keys, visible, family, scale, dropout)
+    output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
+    work = _Buffers(queries, state)
+    dense = False  # as the block before: neighbors are alike
+    found: Any
+    room = 2 * (queries.shape[2] + values.shape[2])  # entries per row worth keeping
+    for number, block in enumerate(state.blocks):
+        found = None if dense else _selected(kernels, queries, keys, state, block, work)
+        weights = None
+        if found is None:
+            weights = _dense_weights(kernels, queries, keys, state, block)
+            chosen = int(weights.count_nonzero())
+        else:
+            chosen = int(found[1].sum())
+        dense = chosen > _SPARSE * block.rows * (block.b - block.a)
+        generator = _generator(state, number)
+        if dense:
+            if weights is None:
+                weights = _spread(kernels, *found, block)
+            _dense_output(weights, values, output, block, generator, dropout)
+            state.supports.append(None)
+        else:
+            found = _picked(kernels, weights, block) if weights is not None else found
+            part = _compacted(kernels, *found, generator, dropout)
+            _gather(kernels, part, values, output, state.first(block))
+            keep = chosen <= room * block.rows or bool(dropout)
+            state.supports.append(part if keep else None)
+    return output, state
+
+
+def backward(
+    state: State,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cotangent: Tensor,
+    wanted: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
+    kernels: Any = compiled("attention.cpu")
+    inputs = queries, keys, values
+    gradients = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
+    in_parameter = torch.zeros(queries.shape[:2] if wanted else (0,), dtype=torch.float64)
+    support = _joined(state)
+    if support is not None:
+        over_rows(
+            kernels.backward,
+            queries.shape[0],
+            support.weights.numel() * values.shape[2] * 4,
+            *(part.numpy() for part in support),
+            tuple(x.numpy() for x in inputs),
+            cotangent.numpy(),
+            tuple(x.numpy() for x in gradients),
+            _rows_of(state.family.parameter),
+            in_parameter.view(-1).numpy(),
+            _KINDS[state.family.kind],
+            queries.numpy().dtype.type(state.scale),
+        )
+    for number, block in enumerate(state.blocks):
+        if state.supports[number] is None:
+            weights = _dense_weights(kernels, queries, keys, state, block)
+            _dense_backward(weights, inputs, cotangent, gradients, in_parameter, state, number)
+    return *gradients, in_parameter if wanted else None
+
+
+def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """What dropout multiplied each weight (G, R, N) with."""
+    factors = torch.zeros(shape, dtype=dtype)
+    for number, block in enumerate(state.blocks):
+        part = state.supports[number]
+        place = factors[block.g : block.h, block.r : block.s, block.a : block.b]
+        if part is None:
+            place.copy_(_drop(place, _generator(state, number), state.dropout))
+            continue
+        row = torch.arange(block.rows).repeat_interleave(part.edges.diff())
+        flat = torch.zeros(block.rows, block.b - block.a, dtype=dtype)
+        flat[row, part.columns.long() - block.a] = part.kept
+        place.copy_(flat.view(place.shape))
+    return factors
+
+
+# --- preparation ----------------------------------------------------------------------------------
+
+
+def _finite_scores(queries: Tensor, keys: Tensor, scale: float) -> bool:
+    """Whether no score can be NaN or infinite; false for NaN inputs."""
+    if not queries.numel() or not keys.numel():
+        return False
+    largest = torch.linalg.vector_norm(queries, math.inf) * torch.linalg.vector_norm(keys, math.inf)
+    bound = float(largest) * queries.shape[2] * max(abs(scale), 1.0)
+    return bound < torch.finfo(queries.dtype).max / 4
+
+
+def _prepare(
+    kernels: Any,
+    queries: Tensor,
+    keys: Tensor,
+    visible: Visible,
+    family: Family,
+    scale: float,
+    dropout: float,
+) -> State:
+    groups, rows, _ = queries.shape
+    low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
+    seed = int(torch.randint(1 << 62, ())) if dropout else 0
+    blocks = _blocks(groups, rows, keys.shape[1], visible.period)
+    blocks = [_hull(block, low, high, rows) for block in blocks]
+    return State(
+        visible, family, scale, dropout, seed, low, high, ragged, blocks, [], groups=groups
+    )
+
+
+def _ranges(
+    kernels: Any, visible: Visible, total: int, count: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]:
+    """The first and one past the last key that each row may see, and whether some between are not."""
+    period = visible.period
+    low, high = np.zeros(total, np.int64), np.full(total, count)
+    ragged = visible.bias is not None
+    parts = [(visible.mask, visible.mask_of)]
+    if visible.bias is not None:
+        # Keys this far down are out of reach, unless a row has no others.
+        reach = visible.bias > torch.finfo(visible.bias.dtype).min / 2
+        reach |= ~reach.any(-1, keepdim=True)
+        parts.append((reach, visible.bias_of))
+    for mask, which in parts:
+        if mask is None or which is None:
+            continue
+        flat = mask.reshape(-1, mask.shape[-1]).contiguous().numpy()
+        first, last = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+        solid = np.empty(len(flat), np.bool_)
+        over_rows(kernels.row_ranges, len(flat), flat.size, flat, first, last, solid)
+        ragged = ragged or not bool(solid.all())
+        shape = (-1, mask.shape[1])
+        first, last = (x.reshape(shape)[which.numpy()] for x in (first, last))
+        low = np.maximum(low.reshape(-1, period), first).reshape(-1)
+        high = np.minimum(high.reshape(-1, period), last).reshape(-1)
+    if visible.causal is not None:
+        ends = np.clip(np.arange(period) + visible.causal + 1, 0, count)
+        high = np.minimum(high.reshape(-1, period), ends).reshape(-1)
+    return low, np.maximum(low, high), ragged
+
+
+def _blocks(groups: int, rows: int, count: int, period: int) -> list[Block]:
+    """Whole groups together while they fit into a block, else parts of one group."""
+    if rows * count >= _BLOCK or (rows > period and rows * count >= _BLOCK // 4):
+        step = max(1, min(_BLOCK // count, 512))
+        return [
+            Block(g, g + 1, m, min(m + step, segment + period), 0, count)
+            for g in range(groups)
+            for segment in range(0, rows, period)
+            for m in range(segment, segment + period, step)
+        ]
+    step = max(1, _BLOCK // max(rows * count, 1))
+    return [Block(g, min(g + step, groups), 0, rows, 0, count) for g in range(0, groups, step)]
+
+
+def _hull(block: Block, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], rows: int) -> Block:
+    """The block with the keys that its rows can see."""
+    here = slice(block.g * rows + block.r, (block.h - 1) * rows + block.s)
+    a, b = int(low[here].min()), int(high[here].max())
+    return block._replace(a=a, b=max(a, b))
+
+
+def _rows_of(parameter: Tensor) -> np.ndarray[Any, Any]:
+    """The parameter as float64: one number, or one for each row."""
+    return parameter.detach().to(torch.float64).reshape(-1).contiguous().numpy()
+
+
+def _generator(state: State, number: int) -> torch.Generator | None:
+    return torch.Generator().manual_seed(state.seed + number) if state.dropout else None
+
+
+class _Buffers:
+    """Scratch for the scores of one block and the columns of what it selects."""
+
+    def __init__(self, queries: Tensor, state: State) -> None:
+        largest = max(block.rows * (block.b - block.a) for block in state.blocks)
+        self.scores = queries.new_empty(largest)
+        self.columns = torch.empty(largest, dtype=torch.int32)
+
+    def of(self, block: Block) -> tuple[Tensor, Tensor]:
+        size = (block.rows, block.b - block.a)
+        count = size[0] * size[1]
+        return self.scores[:count].view(size), self.columns[:count].view(size)
+
+
+# --- one block, forward ---------------------------------------------------------------------------
+
+
+def _scores(
+    kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, out: Tensor
+) -> None:
+    """Scores of a block (rows, keys), with bias and mask inside each row's range of keys."""
+    view = out.view(block.h - block.g, block.s - block.r, out.shape[1])
+    q, k = queries[block.g : block.h, block.r : block.s], keys[block.g : block.h, block.a : block.b]
+    torch.baddbmm(view, q, k.mT, beta=0, alpha=state.scale, out=view)
+    if state.ragged:
+        visible = state.visible
+        mask = _NO_MASK if visible.mask is None else visible.mask.numpy()
+        mask_of = _NO_PLACES if visible.mask_of is None else visible.mask_of.numpy()
+        bias = out.new_empty(0, 0, 0) if visible.bias is None else visible.bias
+        bias_of = _NO_PLACES if visible.bias_of is None else visible.bias_of.numpy()
+        here = out.numpy(), state.first(block), block.a, state.low, state.high, visible.period
+        over_rows(
+            kernels.blank, block.rows, out.numel(), *here, mask, mask_of, bias.numpy(), bias_of
+        )
+
+
+def _selected(
+    kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Weights and columns at the front of each row, and how many; None if not this map's way."""
+    alpha = _rows_of(state.family.parameter)
+    norm = state.family.kind == "normmax"
+    quick = norm or state.family.kind == "entmax"
+    if not quick or not (alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001)):
+        return None
+    scores, columns = work.of(block)
+    counts = torch.zeros(block.rows, dtype=torch.int64)
+    if not scores.numel():
+        return scores, counts, columns
+    _scores(kernels, queries, keys, state, block, scores)
+    place = state.first(block), block.a, state.low, state.high
+    arrays = columns.numpy(), counts.numpy(), alpha, norm
+    over_rows(kernels.select, block.rows, scores.numel(), scores.numpy(), *place, *arrays)
+    return scores, counts, columns
+
+
+def _dense_weights(
+    kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block
+) -> Tensor:
+    """All weights of a block (rows, keys)."""
+    scores = queries.new_empty(block.rows, block.b - block.a)
+    if not scores.numel():
+        return scores
+    _scores(kernels, queries, keys, state, block, scores)
+    first = state.first(block)
+    place = first, block.a, state.low, state.high
+    over_rows(kernels.outside, block.rows, block.rows * 64, scores.numpy(), *place)
+    parameter = state.family.parameter
+    if parameter.ndim:
+        parameter = parameter.reshape(-1, 1)[first : first + block.rows]
+    if state.family.kind == "ksubsets":  # fewer visible keys than k: all of them
+        parameter = torch.minimum(parameter, (scores > -torch.inf).sum(-1, keepdim=True))
+    return MAPS[state.family.kind].solve(scores, parameter)
+
+
+def _spread(kernels: Any, found: Tensor, counts: Tensor, columns: Tensor, block: Block) -> Tensor:
+    dense = torch.empty_like(found)
+    arrays = found.numpy(), columns.numpy(), counts.numpy(), block.a, dense.numpy()
+    over_rows(kernels.spread, block.rows, found.numel(), *arrays)
+    return dense
+
+
+def _picked(kernels: Any, weights: Tensor, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    counts = torch.zeros(block.rows, dtype=torch.int64)
+    columns = torch.empty(weights.shape, dtype=torch.int32)
+    arrays = weights.numpy(), block.a, weights.numpy(), columns.numpy(), counts.numpy()
+    over_rows(kernels.pick, block.rows, weights.numel(), *arrays)
+    return weights, counts, columns
+
+
+def _compacted(
+    kernels: Any,
+    scores: Tensor,
+    counts: Tensor,
+    columns: Tensor,
+    generator: torch.Generator | None,
+    dropout: float,
+) -> Support:
+    """The selected entries of a block, without the room that they did not need."""
+    edges = _edges(counts)
+    chosen = int(edges[-1])
+    weights, kept_columns = scores.new_empty(chosen), columns.new_empty(chosen)
+    arrays = (x.numpy() for x in (scores, columns, edges, weights, kept_columns))
+    over_rows(kernels.compact, scores.shape[0], chosen, *arrays)
+    kept = _drop(weights, generator, dropout) if dropout else weights.new_empty(0)
+    return Support(weights, kept_columns, edges, kept)
+
+
+def _drop(weights: Tensor, generator: torch.Generator | None, dropout: float) -> Tensor:
+    kept = torch.empty_like(weights, memory_format=torch.contiguous_format)
+    kept.bernoulli_(1 - dropout, generator=generator)
+    return kept.mul_(1 / (1 - dropout)) if dropout < 1 else kept
+
+
+def _gather(kernels: Any, part: Support, values: Tensor, output: Tensor, first: int) -> None:
+    weights = part.weights * part.kept if part.kept.numel() else part.weights
+    arrays = (x.numpy() for x in (weights, part.columns, part.edges, values, output))
+    work = weights.numel() * values.shape[2]
+    over_rows(kernels.gather, part.edges.numel() - 1, work, *arrays, first)
+
+
+def _dense_output(
+    weights: Tensor,
+    values: Tensor,
+    output: Tensor,
+    block: Block,
+    generator: torch.Generator | None,
+    dropout: float,
+) -> None:
+    if dropout:
+        weights = weights * _drop(weights, generator, dropout)
+    view = weights.view(block.h - block.g, block.s - block.r, weights.shape[1])
+    found = torch.bmm(view, values[block.g : block.h, block.a : block.b])
+    output[block.g : block.h, block.r : block.s] = found
+
+
+# --- backward -------------------------------------------------------------------------------------
+
+
+def _edges(counts: Tensor) -> Tensor:
+    edges = torch.zeros(counts.numel() + 1, dtype=torch.int64)
+    torch.cumsum(counts, 0, out=edges[1:])
+    return edges
+
+
+def _joined(state: State) -> Support | None:
+    """The supports of all blocks as one; a block that is computed again has none."""
+    kept = [part for part in state.supports if part is not None]
+    if not kept:
+        return None
+    counts = [
+        torch.zeros(block.rows, dtype=torch.int64) if part is None else part.edges.diff()
+        for block, part in zip(state.blocks, state.supports, strict=True)
+    ]
+    weights, columns, factors = (
+        torch.cat([getattr(part, name) for part in kept]) for name in ("weights", "columns", "kept")
+    )
+    return Support(weights, columns, _edges(torch.cat(counts)), factors)
+
+
+def _dense_backward(
+    weights: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    cotangent: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    in_parameter: Tensor,
+    state: State,
+    number: int,
+) -> None:
+    """Add the part of one block to the gradients."""
+    if not weights.numel():
+        return
+    block = state.blocks[number]
+    groups, rows, keys = (
+        slice(block.g, block.h),
+        slice(block.r, block.s),
+        slice(block.a, block.b),
+    )
+    q, k, v = inputs[0][groups, rows], inputs[1][groups, keys], inputs[2][groups, keys]
+    outside = cotangent[groups, rows]
+    view = weights.view(block.h - block.g, block.s - block.r, weights.shape[1])
+    along = torch.bmm(outside, v.mT)
+    used = view
+    if state.dropout:
+        factors = _drop(weights, _generator(state, number), state.dropout).view_as(view)
+        used, along = view * factors, along * factors
+    gradients[2][groups, keys] += torch.bmm(used.mT, outside)
+    first = state.first(block)
+    parameter = state.family.parameter
+    if parameter.ndim:
+        parameter = parameter.reshape(-1, 1)[first : first + block.rows]
+    kind = MAPS[state.family.kind]
+    with torch.no_grad():
+        flat = along.view_as(weights)
+        through = kind.vjp(weights, parameter, flat)
+        if in_parameter.numel():
+            slopes = kind.slope(weights, parameter) * torch.where(weights > 0, flat, 0.0)
+            in_parameter.view(-1)[first : first + block.rows] = slopes.sum(-1).double()
+    through = through.view_as(view).mul_(state.scale)
+    gradients[0][groups, rows] += torch.bmm(through, k)
+    gradients[1][groups, keys] += torch.bmm(through.mT, q)

@@ -1,0 +1,169 @@
+"""Attention with any map in place of softmax, in the conventions of torch's SDPA."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad as fw
+
+from hopfy._checks import values_can_be_read
+from hopfy._runtime.compilation import runs_compiled
+from hopfy.functional._attention_inputs import Inputs, as_inputs
+from hopfy.functional._fused_attention import fused, sdpa
+
+__all__ = ["attend", "attention", "resolve_names_with"]
+
+_FAMILIES = ("entmax", "normmax", "ksubsets")
+_resolvers: list[Callable[[Any], Any]] = []
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    omega: Any = "1.5-entmax",
+    return_weights: bool = False,
+) -> Any:
+    r""":math:`\hat y_\Omega(\text{scale} \cdot Q K^\top + \text{bias})\, V`, for any regularizer.
+
+    All arguments but the last two are those of `torch.nn.functional.scaled_dot_product_attention`,
+    with the same meaning. A query that may not attend to any key gives zeros, forward and backward.
+    Where the map selects few keys, neither the weights nor the gradients of the others are ever
+    computed, and keys that a causal mask, a window or padding excludes for a whole block of queries
+    cost nothing.
+
+    Args:
+        query: (..., Hq, M, D).
+        key: (..., H, N, D).
+        value: (..., H, N, E).
+        attn_mask: boolean, **True where a key takes part**, or floating, added to the scores;
+            broadcasts to (..., Hq, M, N). `torch.nn.attention.bias.causal_lower_right(M, N)` and
+            ``causal_upper_left`` are accepted too.
+        dropout_p: the share of the weights that is dropped (always, as in torch).
+        is_causal: query i attends to keys 0 .. i (upper left); a mask holds in addition.
+        scale: by default ``1 / sqrt(D)``.
+        enable_gqa: Hq may be a multiple of H: each key head serves Hq / H query heads in a row.
+        omega: the map: an `hopfy.Omega`, a name such as ``"sparsemax"``, or a callable
+            ``omega(scores, mask)``. A tensor alpha broadcasts over (..., Hq, M): shape (Hq, 1) gives
+            every head its own, and receives its gradient. Where a row has fewer visible keys than a
+            structure selects, it takes all of them.
+        return_weights: also return the weights (..., Hq, M, N), before dropout.
+
+    Returns:
+        The output (..., Hq, M, E), or the pair (output, weights).
+
+    >>> import torch
+    >>> from hopfy import functional as F
+    >>> q, k, v = torch.randn(3, 2, 4, 10, 8).unbind()
+    >>> F.attention(q, k, v, is_causal=True, omega="sparsemax").shape
+    torch.Size([2, 4, 10, 8])
+    """
+    inputs = as_inputs(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    output, weights = attend(inputs, omega, need_weights=return_weights)
+    return (output, weights) if return_weights else output
+
+
+def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    """`attention` on checked inputs; the weights are None unless they are needed."""
+    omega = as_map(omega)
+    dtype = _output_dtype(inputs.query)
+    with torch.autocast(inputs.query.device.type, enabled=False):
+        inputs = inputs.widened()
+        output = None if need_weights else _without_weights(inputs, omega)
+        weights = None
+        if output is None:
+            output, weights = _dense(inputs, omega)
+    if weights is not None:
+        weights = weights.to(dtype) if need_weights else None
+    return output.to(dtype), weights
+
+
+def resolve_names_with(resolver: Callable[[Any], Any]) -> None:
+    """Say how a name such as "sparsemax" becomes a map; the package of regularizers does."""
+    _resolvers[:] = [resolver]
+
+
+def as_map(omega: Any) -> Any:
+    """A name as a map; anything that can be called as ``omega(scores, mask)`` as it is."""
+    if callable(omega) and not isinstance(omega, type):
+        return omega
+    return _resolvers[0](omega)
+
+
+def _output_dtype(query: Tensor) -> torch.dtype:
+    kind = query.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+
+
+class _Known(NamedTuple):
+    kind: str
+    parameter: float | Tensor
+
+
+def _family(omega: Any) -> _Known | None:
+    """The closed form of a map, if it has one; softmax is the entmax with alpha = 1."""
+    found = getattr(omega, "closed_form", None)  # a map need not be an Omega
+    if found is None:
+        return None
+    kind, parameter = found
+    if kind == "entmax" and not isinstance(parameter, Tensor) and parameter == 1:
+        return _Known("softmax", 1.0)
+    return _Known(kind, parameter)
+
+
+def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
+    """The output by a way that never holds all weights; None if there is none."""
+    family = _family(omega)
+    if family is None:
+        return None
+    if family.kind == "softmax":
+        return sdpa(inputs)
+    plain = (
+        family.kind in _FAMILIES
+        and values_can_be_read(inputs.query)
+        and fw._current_level < 0
+        and all(runs_compiled(x) for x in (inputs.query, inputs.key, inputs.value))
+        and not (inputs.bias is not None and inputs.bias.requires_grad)
+        and min(inputs.weights_shape, default=0) > 0
+    )
+    return fused(inputs, family.kind, family.parameter) if plain else None
+
+
+def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
+    """The definition: all scores, all weights."""
+    query, key, value = inputs.heads_repeated()
+    scores = (query * inputs.scale) @ key.mT
+    if inputs.bias is not None:
+        scores = scores + inputs.bias
+    mask = inputs.full_mask()
+    weights = _clipped(omega, scores, mask)(scores, mask)
+    dropped = weights
+    if inputs.dropout:
+        dropped = torch.nn.functional.dropout(weights, inputs.dropout)
+    return dropped @ value, weights
+
+
+def _clipped(omega: Any, scores: Tensor, mask: Tensor | None) -> Any:
+    """The map where a row may have fewer visible keys than it selects."""
+    structure: Any = getattr(omega, "structure", None)
+    k = getattr(structure, "k", None)
+    if k is None:
+        return omega
+    visible = scores.detach() > -torch.inf
+    counts = (visible if mask is None else visible & mask).sum(-1, keepdim=True)
+    if not isinstance(k, Tensor):
+        fitting = counts.clamp_max(k)
+    else:
+        beside = k if k.ndim in (0, scores.ndim) else k.unsqueeze(-1)
+        fitting = torch.minimum(beside, counts)
+    return dataclasses.replace(omega, structure=dataclasses.replace(structure, k=fitting))
