@@ -179,7 +179,7 @@ def test_derivatives(omega: str) -> None:
 @pytest.mark.parametrize("family", [hopfy.Tsallis, hopfy.Norm])
 def test_alpha_of_each_head_and_its_gradient(family) -> None:
     torch.manual_seed(0)
-    data = inputs(m=5)
+    data = inputs(b=1, m=2, n=5, d=2, e=2)
     alpha = torch.tensor([[1.2], [1.5], [2.0], [1.8]], dtype=torch.float64, requires_grad=True)
 
     def call(alpha: Tensor, *x: Tensor) -> Tensor:
@@ -200,9 +200,7 @@ def test_lower_precision(omega: str, dtype: torch.dtype) -> None:
     output = F.attention(*data, enable_gqa=True, omega=omega)
     assert output.dtype == dtype
     tolerance = {torch.float16: 3e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}[dtype]
-    torch.testing.assert_close(
-        output.double(), judged(data, omega), atol=tolerance, rtol=tolerance
-    )
+    torch.testing.assert_close(output.double(), judged(data, omega), atol=tolerance, rtol=tolerance)
 
 
 @every_omega
@@ -275,7 +273,9 @@ def test_dropout_is_unbiased_and_its_gradient_is_the_same_draw(
     torch.manual_seed(0)
     same = F.attention(*data, dropout_p=0.4, omega=omega)
     assert torch.equal(one, same)
-    mean = torch.stack([F.attention(*data, dropout_p=0.4, omega=omega) for _ in range(1000)]).mean(0)
+    mean = torch.stack([F.attention(*data, dropout_p=0.4, omega=omega) for _ in range(1000)]).mean(
+        0
+    )
     torch.testing.assert_close(mean, F.attention(*data, omega=omega), atol=0.2, rtol=0.2)
 
     def call(*x: Tensor) -> Tensor:
@@ -386,3 +386,47 @@ def test_is_causal_contradicts_the_lower_right_bias() -> None:
     q, x = torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 5, 2)
     with pytest.raises(ValueError, match="drop is_causal"):
         F.attention(q, x, x, bias, is_causal=True)
+
+
+@every_omega
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 63, 64, 65, 200])
+def test_every_number_of_keys(omega: str, n: int) -> None:
+    data = inputs(b=1, hq=2, h=2, n=n)
+    torch.testing.assert_close(
+        F.attention(*data, omega=omega), judged(data, omega), atol=1e-9, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("omega", ["sparsemax", "1.3-entmax", "5-normmax"])
+def test_threads_change_nothing(omega: str) -> None:
+    data = inputs(b=3, m=70, n=90, d=8, e=8)
+    before = torch.get_num_threads()
+    answers = []
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            output = F.attention(*data, enable_gqa=True, omega=omega)
+            answers.append([output, *torch.autograd.grad(output.square().sum(), data)])
+    finally:
+        torch.set_num_threads(before)
+    for one, four in zip(*answers, strict=True):
+        torch.testing.assert_close(one, four, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("omega", ["sparsemax", "1.3-entmax", "3-entmax", "5-normmax", "2-subsets"])
+def test_scores_that_would_overflow_are_left_to_the_maps(omega: str) -> None:
+    q = torch.tensor([[3e30, 0.0]])
+    k = torch.tensor([[3e30, 1.0], [1.0, 0.0], [-3e30, 2.0]])
+    output = F.attention(q, k[1:], torch.eye(2), omega=omega)
+    assert output.sum() == (2 if omega == "2-subsets" else 1)
+
+
+def test_backends_agree() -> None:
+    data = inputs()
+    expected = F.attention(*data, is_causal=True, enable_gqa=True)
+    with hopfy.use_backend("reference"):
+        output = F.attention(*data, is_causal=True, enable_gqa=True)
+        gradients = torch.autograd.grad(expected.sum(), data, retain_graph=True)
+    torch.testing.assert_close(output, expected)
+    for a, b in zip(gradients, torch.autograd.grad(output.sum(), data), strict=True):
+        torch.testing.assert_close(a, b)

@@ -17,6 +17,7 @@ __all__ = [
     "forward_mode_is_active",
     "has_plain_memory",
     "is_compiling",
+    "is_tracing",
     "outside_autocast",
     "records_gradients",
     "transforms_are_active",
@@ -27,6 +28,11 @@ __all__ = [
 def is_compiling() -> bool:
     """Whether `torch.compile` or `torch.export` traces the code that runs now."""
     return torch.compiler.is_compiling()
+
+
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` (or an ONNX export) records the operations that run now."""
+    return torch._C._get_tracing_state() is not None
 
 
 def transforms_are_active() -> bool:
@@ -68,6 +74,7 @@ def has_plain_memory(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
+        and not is_tracing()
     )
 
 
@@ -77,6 +84,7 @@ def values_can_be_read(tensor: Tensor) -> bool:
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
+        and not is_tracing()
         and not _is_fake(tensor)
     )
 

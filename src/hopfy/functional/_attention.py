@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad as fw
 
 from hopfy._checks import values_can_be_read
-from hopfy._runtime.compilation import runs_compiled
+from hopfy._runtime.backends import runs_compiled
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, sdpa
 
@@ -141,8 +141,13 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     """The definition: all scores, all weights."""
-    query, key, value = inputs.heads_repeated()
-    scores = (query * inputs.scale) @ key.mT
+    shape = inputs.weights_shape
+    query, key, value = inputs.query * inputs.scale, inputs.key, inputs.value
+    if inputs.repeat > 1:  # the rows of all heads that share a key head stand below each other
+        query = query.unflatten(-3, (-1, inputs.repeat)).flatten(-3, -2)
+    scores = query @ key.mT
+    if inputs.repeat > 1:
+        scores = scores.unflatten(-2, (inputs.repeat, shape[-2])).flatten(-4, -3)
     if inputs.bias is not None:
         scores = scores + inputs.bias
     mask = inputs.full_mask()
@@ -150,6 +155,10 @@ def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     dropped = weights
     if inputs.dropout:
         dropped = torch.nn.functional.dropout(weights, inputs.dropout)
+    if inputs.repeat > 1:
+        folded = dropped.unflatten(-3, (-1, inputs.repeat)).flatten(-3, -2)
+        output = (folded @ value).unflatten(-2, (inputs.repeat, shape[-2])).flatten(-4, -3)
+        return output, weights
     return dropped @ value, weights
 
 

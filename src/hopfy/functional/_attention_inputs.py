@@ -86,6 +86,9 @@ def as_inputs(
 ) -> Inputs:
     """The arguments of attention, checked."""
     _check_tensors(query, key, value)
+    if query.dtype != key.dtype or key.dtype != value.dtype:  # only autocast lets them differ
+        dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     batch, repeat = _batch(query, key, value, enable_gqa)
     if not isinstance(dropout_p, int | float) or not 0 <= dropout_p <= 1:
         raise ValueError(f"expected dropout_p from 0 to 1, got {dropout_p!r}.")
@@ -118,9 +121,10 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
             raise ValueError(
                 f"expected {name} of shape (..., length, features), got {tuple(x.shape)}."
             )
-    if not query.dtype == key.dtype == value.dtype or not (
-        query.device == key.device == value.device
-    ):
+    same_dtype = query.dtype == key.dtype == value.dtype or torch.is_autocast_enabled(
+        query.device.type
+    )
+    if not same_dtype or not query.device == key.device == value.device:
         came = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in named)
         raise TypeError(f"expected query, key and value of one dtype and device, got {came}.")
     if query.shape[-1] != key.shape[-1]:

@@ -128,9 +128,7 @@ def fused(inputs: Inputs, kind: str, parameter: float | Tensor) -> Tensor | None
     return None if output is None else output.view(*lead, rows, output.shape[-1])
 
 
-def _beside_rows(
-    parameter: float | Tensor, rows: tuple[int, ...], flat: tuple[int, ...]
-) -> Tensor:
+def _beside_rows(parameter: float | Tensor, rows: tuple[int, ...], flat: tuple[int, ...]) -> Tensor:
     """The map's parameter, 0-d or one for each row."""
     if not isinstance(parameter, Tensor):
         return torch.tensor(float(parameter), dtype=torch.float64)

@@ -16,6 +16,7 @@ from hopfy._runtime.backends import chosen_backend, use_backend
 from hopfy._runtime.dispatch import (
     forward_mode_is_active,
     is_compiling,
+    is_tracing,
     records_gradients,
     transforms_are_active,
 )
@@ -60,7 +61,7 @@ def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
             weights = operator(scores, parameter)
         elif transforms_are_active() or forward_mode_is_active():
             weights = transformable.apply(scores, parameter)
-        elif records_gradients(scores, parameter):
+        elif records_gradients(scores, parameter) and not is_tracing():
             weights = eager.apply(scores, parameter)
         else:
             weights = solve(scores, parameter)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hopfy import functional as F
 from hopfy._checks import values_can_be_read
-from hopfy.nn._fused import retrieve_sparsely
 from hopfy.omega import Omega, omega_from
 
 __all__ = ["Association", "as_omega", "no_more_than_there_is"]
@@ -75,14 +75,15 @@ class Association(nn.Module):
         values: Tensor,
         mask: Tensor | None = None,
         *,
-        offset: Tensor | None = None,
         omega: Omega | str | nn.Module | None = None,
         need_weights: bool = False,
+        is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Retrieve values (..., heads, N, E) with queries (..., heads, M, D).
 
-        ``mask`` and ``offset`` (added to the scores) broadcast to the scores (..., heads, M, N).
-        Returns the retrieved values and, if they are needed, the weights before dropout.
+        ``mask`` (True = may be selected, or a number to add to the scores) broadcasts to the scores
+        (..., heads, M, N); a shared head of memories serves all heads of queries. Returns the
+        retrieved values and, if they are needed, the weights before dropout.
         """
         if queries.shape[-1] != memories.shape[-1]:
             raise ValueError(
@@ -90,38 +91,63 @@ class Association(nn.Module):
                 f"{queries.shape[-1]} and {memories.shape[-1]} in each head."
             )
         omega = self.omega if omega is None else as_omega(omega)
-        beta = self._beta_beside_rows()
+        state, scale = self._scaled(queries)
+
+        def attend(state: Tensor, values: Tensor, dropout: float, need_weights: bool) -> Any:
+            shared = memories.ndim > 2 and memories.shape[-3] != state.shape[-3]
+            return F.attention(
+                state,
+                memories,
+                values,
+                mask,
+                dropout,
+                is_causal,
+                scale,
+                shared,
+                omega=omega,
+                return_weights=need_weights,
+            )
+
+        if self.max_steps > 1 and self.tol > 0:
+            state = self._settled(state, memories, attend)
+        elif self.max_steps > 1:
+            state = self._stepped(state, memories, attend)
         dropout = self.dropout if self.training else 0.0
-        if self.max_steps == 1 and not need_weights and offset is None:
-            output = retrieve_sparsely(omega, queries * beta, memories, values, mask, dropout)
-            if output is not None:
-                return output, None
-        weights = _select(omega, queries * beta, memories, mask, offset)
-        moving: Any = True
+        found = attend(state, values, dropout, need_weights)
+        return found if need_weights else (found, None)
+
+    def _stepped(self, state: Tensor, memories: Tensor, attend: Any) -> Tensor:
+        """The queries after all steps but the last; a fixed point is where nothing moves."""
         for _ in range(self.max_steps - 1):
-            update = _select(omega, weights @ memories * beta, memories, mask, offset)
-            moved = (update - weights).detach().norm(dim=-1, keepdim=True) > self.tol
-            weights = torch.where(moving, update, weights) if moving is not True else update
-            moving = moving & moved
-            if values_can_be_read(moved) and not bool(moving.any()):
+            update = self._scaled(attend(state, memories, 0.0, False))[0]
+            still = values_can_be_read(update) and torch.equal(update, state)
+            state = update
+            if still:
                 break
-        output = nn.functional.dropout(weights, dropout) @ values
-        return output, weights if need_weights else None
+        return state
 
-    def scaled(self, queries: Tensor) -> Tensor:
-        """Queries (..., heads, M, D) times beta."""
-        return queries * self._beta_beside_rows()
+    def _settled(self, state: Tensor, memories: Tensor, attend: Any) -> Tensor:
+        """The same, where a query stops once its weights move by ``tol`` or less.
 
-    def weights(
-        self, scores: Tensor, mask: Tensor | None, omega: Omega | str | nn.Module | None = None
-    ) -> Tensor:
-        """Weights of scores (..., heads, M, N), which contain beta."""
-        chosen = self.omega if omega is None else as_omega(omega)
-        return no_more_than_there_is(chosen, scores, mask)(scores, mask)
+        A query that stopped keeps the state whose weights it has.
+        """
+        before: Tensor | None = None
+        moving = torch.ones_like(state[..., :1], dtype=torch.bool)
+        for _ in range(self.max_steps - 1):
+            found, weights = attend(state, memories, 0.0, True)
+            if before is not None:
+                moved = (weights - before).detach().norm(dim=-1, keepdim=True) > self.tol
+                moving = moving & moved
+            if values_can_be_read(moving) and not bool(moving.any()):
+                break
+            before = weights
+            state = torch.where(moving, self._scaled(found)[0], state)
+        return state
 
-    def dropped(self, weights: Tensor) -> Tensor:
-        """The weights without those that dropout takes while training."""
-        return nn.functional.dropout(weights, self.dropout, self.training)
+    def _scaled(self, queries: Tensor) -> tuple[Tensor, float]:
+        """Queries and a number whose product is the queries times beta."""
+        beta = self._beta_beside_rows()
+        return (queries * beta, 1.0) if isinstance(beta, Tensor) else (queries, float(beta))
 
     def _beta_beside_rows(self) -> float | Tensor:
         beta = self.beta() if isinstance(self.beta, nn.Module) else self.beta
@@ -131,19 +157,6 @@ class Association(nn.Module):
         omega = "" if isinstance(self.omega, nn.Module) else f"omega={self.omega}, "
         beta = f"beta={self.beta:.4g}, " if isinstance(self.beta, float | int) else ""
         return f"{omega}{beta}max_steps={self.max_steps}, tol={self.tol}, dropout={self.dropout}"
-
-
-def _select(
-    omega: Omega | nn.Module,
-    state: Tensor,
-    memories: Tensor,
-    mask: Tensor | None,
-    offset: Tensor | None,
-) -> Tensor:
-    scores = state @ memories.mT
-    if offset is not None:
-        scores = scores + offset
-    return no_more_than_there_is(omega, scores, mask)(scores, mask)
 
 
 def no_more_than_there_is(

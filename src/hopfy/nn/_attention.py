@@ -44,17 +44,37 @@ class HopfieldAttention(nn.MultiheadAttention):
         self,
         embed_dim: int,
         num_heads: int,
-        *args: Any,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
         omega: Omega | str | nn.Module = "1.5-entmax",
         beta: float | Tensor | nn.Module | None = None,
         max_steps: int = 1,
         tol: float = 0.0,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, *args, **kwargs)
-        self._packed = self._qkv_same_embed_dim
-        # torch's encoder layers bypass forward for softmax in C++ unless this says no.
-        self._qkv_same_embed_dim = False
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout,
+            bias,
+            add_bias_kv,
+            add_zero_attn,
+            kdim,
+            vdim,
+            batch_first,
+            device,
+            dtype,
+        )
+        # torch's encoder layers bypass the forward of an attention, for softmax in C++, unless it
+        # has a hook.
+        self.register_forward_pre_hook(_called_by_torch)
         self.association = Association(
             num_heads,
             omega=omega,
@@ -79,15 +99,26 @@ class HopfieldAttention(nn.MultiheadAttention):
 
         ``is_causal`` without ``attn_mask`` masks the future; with it, it is only a hint.
         """
+        if query.is_nested:
+            return self._nested(query, key, value, key_padding_mask, attn_mask, is_causal)
         queries, memories, values = self._project(query, key, value)
-        keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, is_causal)
+        extra = (self.bias_k is not None) + bool(self.add_zero_attn)
+        keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, extra)
+        causal = is_causal and attn_mask is None
+        if causal and extra:  # the appended keys are nobody's future
+            seen = torch.ones(queries.shape[1], memories.shape[1], dtype=torch.bool).tril()
+            seen[:, -extra:] = True
+            keep, causal = seen.to(queries.device) if keep is None else keep & seen, False
+        mask = keep if offset is None else offset
+        if offset is not None and keep is not None:
+            mask = offset.masked_fill(~keep, -torch.inf)
         found, weights = self.association(
             *(split(x, self.num_heads) for x in (queries, memories, values)),
-            keep,
-            offset=offset,
+            mask,
             need_weights=need_weights,
+            is_causal=causal,
         )
-        output = blank(self.out_proj(merge(found)), keep)
+        output = blank(self.out_proj(merge(found)), _beside_heads(keep))
         if query.ndim == 2:
             output = output.squeeze(0)
         elif not self.batch_first:
@@ -100,7 +131,7 @@ class HopfieldAttention(nn.MultiheadAttention):
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, memories and values in association space, batch first."""
         self._check(query, key, value)
-        together = query is key and key is value and self._packed
+        together = query is key and key is value and self._qkv_same_embed_dim
         if query.ndim == 2:
             query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
         elif not self.batch_first:
@@ -111,7 +142,7 @@ class HopfieldAttention(nn.MultiheadAttention):
         else:
             matrices = (
                 self.in_proj_weight.chunk(3)
-                if self._packed
+                if self._qkv_same_embed_dim
                 else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
             )
             biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -132,14 +163,11 @@ class HopfieldAttention(nn.MultiheadAttention):
         memories: Tensor,
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
-        is_causal: bool,
+        extra: int,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Where attention is allowed, and what to add to the scores, or None for no change."""
         batch, length, keys = queries.shape[0], queries.shape[1], memories.shape[1]
-        extra = (self.bias_k is not None) + bool(self.add_zero_attn)
         given = keys - extra
-        if is_causal and attn_mask is None:
-            attn_mask = torch.ones(length, given, dtype=torch.bool, device=queries.device).triu(1)
         keep: Tensor | None = None
         offset: Tensor | None = None
         pairs: list[tuple[int, ...]] = [(length, given), (batch * self.num_heads, length, given)]
@@ -159,6 +187,46 @@ class HopfieldAttention(nn.MultiheadAttention):
             if added is not None:
                 offset = added if offset is None else offset + added
         return keep, offset
+
+    def _nested(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> tuple[Tensor, None]:
+        """Self-attention of sequences of different lengths in one nested tensor."""
+        if not (query is key and key is value) or not self.batch_first:
+            raise ValueError(
+                "expected a nested tensor to attend to itself with batch_first=True, got others; "
+                "pass padded tensors and a key_padding_mask."
+            )
+        if key_padding_mask is not None or attn_mask is not None:
+            raise ValueError("expected no mask with a nested tensor, whose lengths say it all.")
+        lengths = [len(part) for part in query.unbind()]
+        padded = torch.nested.to_padded_tensor(query, 0.0)
+        place = torch.arange(padded.shape[1], device=padded.device)
+        there = place < torch.tensor(lengths, device=padded.device)[:, None]
+        output, _ = self.forward(
+            padded, padded, padded, ~there, need_weights=False, is_causal=is_causal
+        )
+        return torch._nested_tensor_from_mask(output, there, mask_check=False), None
+
+    def merge_masks(self, *_: Any) -> Any:
+        """Torch's C++ attention asks for this, and would compute softmax."""
+        raise RuntimeError(
+            "expected HopfieldAttention to be called by its forward, got torch's fast path for "
+            "softmax; keep the hooks of this module, or call "
+            "torch.backends.mha.set_fastpath_enabled(False)."
+        )
+
+    def __prepare_scriptable__(self) -> Any:
+        raise TypeError(
+            "expected HopfieldAttention to be compiled with torch.compile or torch.export, got "
+            "torch.jit.script; TorchScript knows neither its maps nor its kernels."
+        )
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         sizes = (self.embed_dim, self.kdim, self.vdim)
@@ -180,6 +248,14 @@ class HopfieldAttention(nn.MultiheadAttention):
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)} "
                 f"(batch_first={self.batch_first})."
             )
+
+
+def _called_by_torch(*_: Any) -> None:
+    """A hook without effect."""
+
+
+def _beside_heads(keep: Tensor | None) -> Tensor | None:
+    return keep if keep is None or keep.ndim > 2 else keep[None, None]
 
 
 def _read_mask(

@@ -143,7 +143,8 @@ def head_mask(mask: object, batch: tuple[int, ...], heads: int, rows: tuple[int,
     """A mask for the memories, the pairs or the heads, lifted to (..., heads, M, N).
 
     With B for the batch shape these are (*B, N), (*B, M, N) and (*B, heads, M, N); the number of
-    dimensions tells them apart, and any size may be 1.
+    dimensions tells them apart, and any size may be 1. A mask (L, L) for a batch of L samples could
+    mean (batch, memories) or (queries, memories), and is refused.
     """
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -161,6 +162,13 @@ def head_mask(mask: object, batch: tuple[int, ...], heads: int, rows: tuple[int,
             f"(heads), got {tuple(mask.shape)}; a mask for all samples starts with size 1."
         )
     if extra == 0:
+        if batch and mask.shape[-2] == queries > 1:
+            raise ValueError(
+                f"expected a mask whose shape says what it is for, got {tuple(mask.shape)}, which "
+                f"may be (batch, memories) or (queries, memories) for {queries} samples with "
+                f"{queries} queries each; write mask.unsqueeze(-2) for the memories of each sample, "
+                "mask.unsqueeze(0) for pairs in every sample, or is_causal=True."
+            )
         return mask[..., None, None, :]
     return mask.unsqueeze(-3) if extra == 1 else mask
 

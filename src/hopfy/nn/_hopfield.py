@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +22,7 @@ from hopfy.nn._heads import (
 )
 from hopfy.omega import Omega
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 __all__ = ["Hopfield", "HopfieldLookup", "HopfieldPooling"]
-
-
-class Options(TypedDict, total=False):
-    """What `HopfieldPooling` and `HopfieldLookup` hand on to `Hopfield`."""
-
-    omega: Omega | str | nn.Module
-    beta: float | Tensor | nn.Module | None
-    max_steps: int
-    tol: float
-    dropout: float
-    normalise: bool | Collection[str]
-    bias: bool
 
 
 class Hopfield(nn.Module):
@@ -127,6 +112,7 @@ class Hopfield(nn.Module):
         *,
         need_weights: bool = False,
         omega: Omega | str | nn.Module | None = None,
+        is_causal: bool = False,
     ) -> Any:
         """Retrieve values (..., N, E) with queries (..., M, D); ``...`` is the batch, if any.
 
@@ -136,12 +122,14 @@ class Hopfield(nn.Module):
                 every sample.
             values: (..., N, E), by default the memories.
             mask: True where a memory may be selected: (..., N) for the memories of each sample,
-                (..., M, N) for pairs, (..., heads, M, N) for heads; any size may be 1. A query with
-                nothing to select gives zeros.
+                (..., M, N) for pairs, (..., heads, M, N) for heads; any size may be 1. With as many
+                queries as samples, (..., 1, N) says that it means memories. A query with nothing to
+                select gives zeros.
             need_weights: return ``(output, weights)``, weights of shape (..., heads, M, N) as the
                 map gave them, before dropout.
             omega: for this call only: for example ``SparseMAP(KSubsets(k))`` with k of
                 shape (batch, 1, 1) where every sample has its own k.
+            is_causal: query i may select the memories 0 .. i only; a mask holds in addition.
 
         Returns:
             The output (..., M, output size), or the pair.
@@ -158,6 +146,7 @@ class Hopfield(nn.Module):
             mask,
             omega=omega,
             need_weights=need_weights,
+            is_causal=is_causal,
         )
         output = blank(self.out(merge(found)), mask)
         return (output, weights) if need_weights else output
@@ -170,7 +159,7 @@ class HopfieldPooling(nn.Module):
         size: the number of features, or `Sizes`.
         heads: how many associations run side by side.
         queries: how many learned queries; their outputs are concatenated.
-        options: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalise, bias: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> pool = hopfy.nn.HopfieldPooling(16, heads=2, omega="3-subsets")
@@ -180,11 +169,32 @@ class HopfieldPooling(nn.Module):
     """
 
     def __init__(
-        self, size: int | Sizes, heads: int = 1, *, queries: int = 1, **options: Unpack[Options]
+        self,
+        size: int | Sizes,
+        heads: int = 1,
+        *,
+        queries: int = 1,
+        omega: Omega | str | nn.Module = "1.5-entmax",
+        beta: float | Tensor | nn.Module | None = None,
+        max_steps: int = 1,
+        tol: float = 0.0,
+        dropout: float = 0.0,
+        normalise: bool | Collection[str] = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         sizes = size if isinstance(size, Sizes) else Sizes(size)
-        self.hopfield = Hopfield(sizes, heads, **options)
+        self.hopfield = Hopfield(
+            sizes,
+            heads,
+            omega=omega,
+            beta=beta,
+            max_steps=max_steps,
+            tol=tol,
+            dropout=dropout,
+            normalise=normalise,
+            bias=bias,
+        )
         self.queries = _learned(queries, sizes.queries, "queries")
 
     def forward(
@@ -202,14 +212,16 @@ class HopfieldPooling(nn.Module):
         gives zeros.
         """
         layer = self.hopfield
-        if not self._few_queries():
-            found = layer(self.queries, x, mask=mask, need_weights=need_weights, omega=omega)
-            return (found[0].flatten(-2), found[1]) if need_weights else found.flatten(-2)
         batch = _check_inputs((self.queries, x, x), layer._expected)
         if mask is not None:
+            if isinstance(mask, Tensor) and mask.ndim == len(batch) + 1:
+                mask = mask.unsqueeze(-2)  # of entries, however many queries there are
             mask = head_mask(mask, batch, layer.heads, (len(self.queries), x.shape[-2]))
-        output, weights = self._pool_then_project(x, mask, omega)
-        return (output.flatten(-2), weights) if need_weights else output.flatten(-2)
+        if self._few_queries():
+            output, weights = self._pool_then_project(x, mask, omega, need_weights)
+            return (output.flatten(-2), weights) if need_weights else output.flatten(-2)
+        found = layer(self.queries, x, mask=mask, need_weights=need_weights, omega=omega)
+        return (found[0].flatten(-2), found[1]) if need_weights else found.flatten(-2)
 
     def _few_queries(self) -> bool:
         """Whether it is cheaper to project queries and pooled vectors than every entry of a bag."""
@@ -221,27 +233,36 @@ class HopfieldPooling(nn.Module):
         return len(few) == 2 and all(few) and layer.association.max_steps == 1
 
     def _pool_then_project(
-        self, x: Tensor, mask: Tensor | None, omega: Omega | str | nn.Module | None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        omega: Omega | str | nn.Module | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
         r"""The same as `Hopfield`, with the entries left as they are, because
-        :math:`q^\top(Kx + b) = (K^\top q)^\top x + q^\top b` and
-        :math:`\sum_i y_i (Vx_i + c) = V \sum_i y_i x_i + c \sum_i y_i`.
+        :math:`q^\top(Kx + b) = [K^\top q;\, q^\top b]^\top [x; 1]` and
+        :math:`\sum_i y_i (Vx_i + c) = [V, c] \sum_i y_i [x_i; 1]`.
         """
-        layer, association = self.hopfield, self.hopfield.association
-        rows = (*x.shape[:-2], layer.heads, len(self.queries))
-        queries = association.scaled(split(layer.queries_in(self.queries), layer.heads))
+        layer = self.hopfield
+        queries = split(layer.queries_in(self.queries), layer.heads)
         memories, key, key_bias = _unprojected(layer.memories_in, x, layer.heads)
         values, value, value_bias = _unprojected(layer.values_in, x, layer.heads)
-
-        scores = ((queries @ key).flatten(0, 1) @ memories.mT).view(*rows, x.shape[-2])
+        towards = queries @ key
         if key_bias is not None:
-            scores = scores + (queries @ key_bias.unsqueeze(-1))
-        weights = association.weights(scores, mask, omega)
-        dropped = association.dropped(weights)
-        pooled = (dropped.flatten(-3, -2) @ values).view(*rows, x.shape[-1])
-        found = torch.einsum("...hmd,hvd->...hmv", pooled, value)
+            towards = torch.cat([towards, queries @ key_bias.unsqueeze(-1)], -1)
+            memories = _with_one(memories)
+        values = values if value_bias is None else _with_one(values)
+        pooled, weights = layer.association(
+            towards.expand(*x.shape[:-2], *towards.shape),
+            memories.unsqueeze(-3),
+            values.unsqueeze(-3),
+            mask,
+            omega=omega,
+            need_weights=need_weights,
+        )
         if value_bias is not None:
-            found = found + dropped.sum(-1, keepdim=True) * value_bias.unsqueeze(-2)
+            value = torch.cat([value, value_bias.unsqueeze(-1)], -1)
+        found = torch.einsum("...hmd,hvd->...hmv", pooled, value)
         return blank(layer.out(merge(found)), mask), weights
 
 
@@ -253,7 +274,7 @@ class HopfieldLookup(nn.Module):
         heads: how many associations run side by side.
         memories: how many are learned.
         values: learn values of their own; by default the memories are retrieved.
-        options: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalise, bias: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> lookup = hopfy.nn.HopfieldLookup(16, heads=2, memories=5)
@@ -270,12 +291,28 @@ class HopfieldLookup(nn.Module):
         *,
         memories: int,
         values: bool = False,
-        **options: Unpack[Options],
+        omega: Omega | str | nn.Module = "1.5-entmax",
+        beta: float | Tensor | nn.Module | None = None,
+        max_steps: int = 1,
+        tol: float = 0.0,
+        dropout: float = 0.0,
+        normalise: bool | Collection[str] = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         sizes = size if isinstance(size, Sizes) else Sizes(size)
         _, memory_size, value_size, *_ = sizes.complete(heads)
-        self.hopfield = Hopfield(sizes, heads, **options)
+        self.hopfield = Hopfield(
+            sizes,
+            heads,
+            omega=omega,
+            beta=beta,
+            max_steps=max_steps,
+            tol=tol,
+            dropout=dropout,
+            normalise=normalise,
+            bias=bias,
+        )
         self.memories = _learned(memories, memory_size, "memories")
         if values:
             self.values = _learned(memories, value_size, "memories")
@@ -309,6 +346,11 @@ def _unprojected(part: Any, x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tens
         x, part = part[0](x), part[1]
     bias = None if part.bias is None else part.bias.reshape(heads, -1)
     return x, part.weight.reshape(heads, -1, part.in_features), bias
+
+
+def _with_one(x: Tensor) -> Tensor:
+    """x (..., D) with a one as feature D + 1."""
+    return nn.functional.pad(x, (0, 1), value=1.0)
 
 
 def _learned(count: int, size: int, name: str) -> nn.Parameter:

@@ -16,7 +16,7 @@ class LearnableAlpha(nn.Module):
     r"""An `omega` whose alpha is trained, one for every head.
 
     :math:`\alpha = l + (u - l)\,\mathrm{sigmoid}(a)` stays between the bounds whatever the
-    optimiser does; its gradient is exact, also where the weights are dense.
+    optimizer does; its gradient is exact, also where the weights are dense.
 
     Args:
         heads: how many alphas; 1 is shared by all heads.
@@ -39,7 +39,7 @@ class LearnableAlpha(nn.Module):
     ) -> None:
         super().__init__()
         low, high = bounds
-        family(low), family(high)  # a bound outside the family's range is a sentence from there
+        family(low), family(high)  # a bound outside the family's range is refused there
         if not low < init < high < math.inf:
             raise ValueError(f"expected init strictly between the bounds {bounds}, got {init}.")
         self.low, self.high, self.family = low, high, family
@@ -52,9 +52,19 @@ class LearnableAlpha(nn.Module):
         # A clamp against rounding at the far ends of the sigmoid.
         return (self.low + (self.high - self.low) * self.raw.sigmoid()).clamp(self.low, self.high)
 
+    @property
+    def closed_form(self) -> tuple[str, float | Tensor] | None:
+        """See `hopfy.Omega.closed_form`: one alpha per head."""
+        return self.omega.closed_form
+
+    @property
+    def omega(self) -> Tsallis | Norm:
+        """The regularizer with today's alphas, one per head, beside rows (heads, queries)."""
+        return self.family(self.alpha.unsqueeze(-1))
+
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Weights of scores (..., heads, queries, memories)."""
-        return self.family(self.alpha.unsqueeze(-1))(scores, mask)
+        return self.omega(scores, mask)
 
     def extra_repr(self) -> str:
         return f"heads={len(self.raw)}, {self.family.__name__}, bounds=({self.low}, {self.high})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hopfy.nn._attention import HopfieldAttention
@@ -28,14 +30,34 @@ class HopfieldEncoderLayer(nn.TransformerEncoderLayer):
         self,
         d_model: int,
         nhead: int,
-        *args: Any,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
         omega: Omega | str | nn.Module = "1.5-entmax",
         beta: float | Tensor | nn.Module | None = None,
         max_steps: int = 1,
         tol: float = 0.0,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(d_model, nhead, *args, **kwargs)
+        super().__init__(
+            d_model,
+            nhead,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+            device,
+            dtype,
+        )
         self.self_attn = _in_place_of(
             self.self_attn, omega=omega, beta=beta, max_steps=max_steps, tol=tol
         )
@@ -56,14 +78,34 @@ class HopfieldDecoderLayer(nn.TransformerDecoderLayer):
         self,
         d_model: int,
         nhead: int,
-        *args: Any,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
         omega: Omega | str | nn.Module = "1.5-entmax",
         beta: float | Tensor | nn.Module | None = None,
         max_steps: int = 1,
         tol: float = 0.0,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(d_model, nhead, *args, **kwargs)
+        super().__init__(
+            d_model,
+            nhead,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+            device,
+            dtype,
+        )
         options = {"omega": omega, "beta": beta, "max_steps": max_steps, "tol": tol}
         self.self_attn = _in_place_of(self.self_attn, **options)
         self.multihead_attn = _in_place_of(self.multihead_attn, **options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hopfy._kernels.attention.reference import MAPS
 from hopfy._kernels.attention.types import Family, Visible
-from hopfy._runtime.compilation import compiled, runs_compiled
+from hopfy._runtime.backends import compiled, runs_compiled
 from hopfy._runtime.threads import over_rows
 
 __all__ = ["State", "backward", "forward"]
@@ -61,6 +61,7 @@ class Block(NamedTuple):
 class State:
     """What the backward pass needs beside the inputs."""
 
+    kernels: Any
     visible: Visible
     family: Family
     scale: float
@@ -131,7 +132,7 @@ def backward(
     wanted: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
-    kernels: Any = compiled("attention.cpu")
+    kernels = state.kernels
     inputs = queries, keys, values
     gradients = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
     in_parameter = torch.zeros(queries.shape[:2] if wanted else (0,), dtype=torch.float64)
@@ -200,7 +201,17 @@ def _prepare(
     blocks = _blocks(groups, rows, keys.shape[1], visible.period)
     blocks = [_hull(block, low, high, rows) for block in blocks]
     return State(
-        visible, family, scale, dropout, seed, low, high, ragged, blocks, [], groups=groups
+        kernels,
+        visible,
+        family,
+        scale,
+        dropout,
+        seed,
+        low,
+        high,
+        ragged,
+        blocks,
+        groups=groups,
     )
 
 
@@ -337,7 +348,7 @@ def _dense_weights(
         parameter = parameter.reshape(-1, 1)[first : first + block.rows]
     if state.family.kind == "ksubsets":  # fewer visible keys than k: all of them
         parameter = torch.minimum(parameter, (scores > -torch.inf).sum(-1, keepdim=True))
-    return MAPS[state.family.kind].solve(scores, parameter)
+    return cast(Tensor, MAPS[state.family.kind].solve(scores, parameter))
 
 
 def _spread(kernels: Any, found: Tensor, counts: Tensor, columns: Tensor, block: Block) -> Tensor:

@@ -16,7 +16,7 @@ MAPS = {"entmax": entmax, "normmax": normmax, "ksubsets": ksubsets}
 def reference(
     queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, family: Family, scale: float
 ) -> Tensor:
-    """Output (G, R, E); shapes as in `hopfy._kernels.attention`. Not differentiable in the map."""
+    """Output (G, R, E); shapes as in `hopfy._kernels.attention`."""
     groups, rows, _ = queries.shape
     scores = (queries * scale) @ keys.mT
     bias = visible.dense_bias(groups, rows)
@@ -26,5 +26,5 @@ def reference(
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     parameter = family.parameter
-    weights = MAPS[family.kind].reference(scores, parameter[..., None] if parameter.ndim else parameter)
+    weights = MAPS[family.kind].solve(scores, parameter[..., None] if parameter.ndim else parameter)
     return weights @ values
