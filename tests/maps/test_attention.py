@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judges import attention as judge
 from torch import Tensor
 
 import hopfy
 from hopfy import functional as F
 from hopfy._kernels.attention import cpu_blocks
+from judges import attention as judge
 
 OMEGAS: dict[str, tuple[str, float]] = {
     "softmax": ("softmax", 1.0),

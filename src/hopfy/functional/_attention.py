@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -144,10 +143,10 @@ def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     shape = inputs.weights_shape
     query, key, value = inputs.query * inputs.scale, inputs.key, inputs.value
     if inputs.repeat > 1:  # the rows of all heads that share a key head stand below each other
-        query = query.unflatten(-3, (-1, inputs.repeat)).flatten(-3, -2)
+        query = _folded(query, inputs.repeat)
     scores = query @ key.mT
     if inputs.repeat > 1:
-        scores = scores.unflatten(-2, (inputs.repeat, shape[-2])).flatten(-4, -3)
+        scores = scores.reshape(shape)
     if inputs.bias is not None:
         scores = scores + inputs.bias
     mask = inputs.full_mask()
@@ -156,23 +155,22 @@ def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     if inputs.dropout:
         dropped = torch.nn.functional.dropout(weights, inputs.dropout)
     if inputs.repeat > 1:
-        folded = dropped.unflatten(-3, (-1, inputs.repeat)).flatten(-3, -2)
-        output = (folded @ value).unflatten(-2, (inputs.repeat, shape[-2])).flatten(-4, -3)
-        return output, weights
+        output = _folded(dropped, inputs.repeat) @ value
+        return output.reshape(*shape[:-1], output.shape[-1]), weights
     return dropped @ value, weights
+
+
+def _folded(x: Tensor, repeat: int) -> Tensor:
+    """(..., heads * repeat, M, D) as (..., heads, repeat * M, D)."""
+    *lead, heads, rows, size = x.shape
+    return x.reshape(*lead, heads // repeat, repeat * rows, size)
 
 
 def _clipped(omega: Any, scores: Tensor, mask: Tensor | None) -> Any:
     """The map where a row may have fewer visible keys than it selects."""
-    structure: Any = getattr(omega, "structure", None)
-    k = getattr(structure, "k", None)
-    if k is None:
+    clip = getattr(omega, "clip", None)  # a map need not be an Omega
+    if clip is None:
         return omega
     visible = scores.detach() > -torch.inf
     counts = (visible if mask is None else visible & mask).sum(-1, keepdim=True)
-    if not isinstance(k, Tensor):
-        fitting = counts.clamp_max(k)
-    else:
-        beside = k if k.ndim in (0, scores.ndim) else k.unsqueeze(-1)
-        fitting = torch.minimum(beside, counts)
-    return dataclasses.replace(omega, structure=dataclasses.replace(structure, k=fitting))
+    return clip(counts)

@@ -94,7 +94,7 @@ def as_inputs(
         raise ValueError(f"expected dropout_p from 0 to 1, got {dropout_p!r}.")
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    elif isinstance(scale, Tensor) or not math.isfinite(scale):
+    elif not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(
             f"expected scale to be a finite number, got {scale!r}; multiply the queries by a tensor."
         )

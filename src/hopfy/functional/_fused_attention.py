@@ -65,7 +65,8 @@ def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         there = bias.detach() > -torch.inf
         allowed = there if mask is None else there & mask
     assert allowed is not None
-    something = allowed.any(-1, keepdim=True)
+    something: Tensor | None = allowed.any(-1, keepdim=True)
+    assert something is not None
     if values_can_be_read(something) and bool(something.all()):
         something = None
     else:
@@ -82,11 +83,11 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
-        inputs = [x.detach().requires_grad_(x.requires_grad) for x in (q, k, v)]
+        inner = [x.detach().requires_grad_(x.requires_grad) for x in (q, k, v)]
         with torch.enable_grad():
-            output = _torch_sdpa(*inputs, *arguments)
+            output = _torch_sdpa(inner[0], inner[1], inner[2], *arguments)
         ctx.save_for_backward(q, k, v)
-        ctx.inner, ctx.output, ctx.arguments = inputs, output, arguments
+        ctx.inner, ctx.output, ctx.arguments = inner, output, arguments
         return output.detach()
 
     @staticmethod
@@ -214,4 +215,4 @@ def _recorded(ctx: Any, *inputs_and_cotangent: Tensor) -> list[Tensor | None]:
     return [next(found) if need else None for need in ctx.needs_input_grad[:4]]
 
 
-_MAPS = {"entmax": entmax, "normmax": normmax, "ksubsets": ksubsets}
+_MAPS: dict[str, Any] = {"entmax": entmax, "normmax": normmax, "ksubsets": ksubsets}

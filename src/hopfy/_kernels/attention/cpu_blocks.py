@@ -33,6 +33,10 @@ _NO_MASK = np.zeros((0, 0, 0), np.bool_)
 _NO_PLACES = np.zeros(0, np.int64)
 
 
+# Weights (rows, keys), of which each row's first few count, how many, and their keys.
+Selected = tuple[Tensor, Tensor, Tensor]
+
+
 class Support(NamedTuple):
     """Selected entries of rows, one after the other: row r is ``edges[r]:edges[r + 1]``."""
 
@@ -97,7 +101,7 @@ def forward(
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
     work = _Buffers(queries, state)
     dense = False  # as the block before: neighbors are alike
-    found: Any
+    found: Selected | None
     room = 2 * (queries.shape[2] + values.shape[2])  # entries per row worth keeping
     for number, block in enumerate(state.blocks):
         found = None if dense else _selected(kernels, queries, keys, state, block, work)
@@ -110,13 +114,16 @@ def forward(
         dense = chosen > _SPARSE * block.rows * (block.b - block.a)
         generator = _generator(state, number)
         if dense:
-            if weights is None:
-                weights = _spread(kernels, *found, block)
+            if weights is None and found is not None:
+                weights = _spread(kernels, found, block)
+            assert weights is not None
             _dense_output(weights, values, output, block, generator, dropout)
             state.supports.append(None)
         else:
-            found = _picked(kernels, weights, block) if weights is not None else found
-            part = _compacted(kernels, *found, generator, dropout)
+            if weights is not None:
+                found = _picked(kernels, weights, block)
+            assert found is not None
+            part = _compacted(kernels, found, generator, dropout)
             _gather(kernels, part, values, output, state.first(block))
             keep = chosen <= room * block.rows or bool(dropout)
             state.supports.append(part if keep else None)
@@ -314,7 +321,7 @@ def _scores(
 
 def _selected(
     kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
-) -> tuple[Tensor, Tensor, Tensor] | None:
+) -> Selected | None:
     """Weights and columns at the front of each row, and how many; None if not this map's way."""
     alpha = _rows_of(state.family.parameter)
     norm = state.family.kind == "normmax"
@@ -351,14 +358,15 @@ def _dense_weights(
     return cast(Tensor, MAPS[state.family.kind].solve(scores, parameter))
 
 
-def _spread(kernels: Any, found: Tensor, counts: Tensor, columns: Tensor, block: Block) -> Tensor:
-    dense = torch.empty_like(found)
-    arrays = found.numpy(), columns.numpy(), counts.numpy(), block.a, dense.numpy()
-    over_rows(kernels.spread, block.rows, found.numel(), *arrays)
+def _spread(kernels: Any, found: Selected, block: Block) -> Tensor:
+    weights, counts, columns = found
+    dense = torch.empty_like(weights)
+    arrays = weights.numpy(), columns.numpy(), counts.numpy(), block.a, dense.numpy()
+    over_rows(kernels.spread, block.rows, weights.numel(), *arrays)
     return dense
 
 
-def _picked(kernels: Any, weights: Tensor, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+def _picked(kernels: Any, weights: Tensor, block: Block) -> Selected:
     counts = torch.zeros(block.rows, dtype=torch.int64)
     columns = torch.empty(weights.shape, dtype=torch.int32)
     arrays = weights.numpy(), block.a, weights.numpy(), columns.numpy(), counts.numpy()
@@ -367,14 +375,10 @@ def _picked(kernels: Any, weights: Tensor, block: Block) -> tuple[Tensor, Tensor
 
 
 def _compacted(
-    kernels: Any,
-    scores: Tensor,
-    counts: Tensor,
-    columns: Tensor,
-    generator: torch.Generator | None,
-    dropout: float,
+    kernels: Any, found: Selected, generator: torch.Generator | None, dropout: float
 ) -> Support:
     """The selected entries of a block, without the room that they did not need."""
+    scores, counts, columns = found
     edges = _edges(counts)
     chosen = int(edges[-1])
     weights, kept_columns = scores.new_empty(chosen), columns.new_empty(chosen)

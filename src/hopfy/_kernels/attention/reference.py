@@ -27,4 +27,5 @@ def reference(
         scores = scores.masked_fill(~mask, -torch.inf)
     parameter = family.parameter
     weights = MAPS[family.kind].solve(scores, parameter[..., None] if parameter.ndim else parameter)
-    return weights @ values
+    output: Tensor = weights @ values
+    return output

@@ -53,5 +53,5 @@ class Visible(NamedTuple):
         if part is None or which is None:
             return None
         repeat = r // self.period
-        full = part[which].unflatten(0, (g, repeat))
-        return full.expand(-1, -1, self.period, -1).flatten(1, 2)
+        full = part[which].expand(-1, self.period, -1)
+        return full.reshape(g, repeat * self.period, part.shape[-1])
