@@ -273,10 +273,10 @@ def test_dropout_is_unbiased_and_its_gradient_is_the_same_draw(
     torch.manual_seed(0)
     same = F.attention(*data, dropout_p=0.4, omega=omega)
     assert torch.equal(one, same)
-    mean = torch.stack([F.attention(*data, dropout_p=0.4, omega=omega) for _ in range(1000)]).mean(
-        0
-    )
-    torch.testing.assert_close(mean, F.attention(*data, omega=omega), atol=0.2, rtol=0.2)
+    many = data[0][:, :, :1].expand(-1, -1, 4000, -1)
+    mean = F.attention(many, *data[1:], dropout_p=0.4, omega=omega).mean(2)
+    wanted = F.attention(*data, omega=omega)[:, :, 0]
+    torch.testing.assert_close(mean, wanted, atol=0.1, rtol=0.1)
 
     def call(*x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -418,7 +418,7 @@ def test_scores_that_would_overflow_are_left_to_the_maps(omega: str) -> None:
     q = torch.tensor([[3e30, 0.0]])
     k = torch.tensor([[3e30, 1.0], [1.0, 0.0], [-3e30, 2.0]])
     output = F.attention(q, k[1:], torch.eye(2), omega=omega)
-    assert output.sum() == (2 if omega == "2-subsets" else 1)
+    assert output.tolist() == [[1.0, 0.0]]  # a score of -inf is a masked one
 
 
 def test_backends_agree() -> None:

@@ -75,16 +75,22 @@ def attention(
 def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
     """`attention` on checked inputs; the weights are None unless they are needed."""
     omega = as_map(omega)
-    dtype = _output_dtype(inputs.query)
-    with torch.autocast(inputs.query.device.type, enabled=False):
-        inputs = inputs.widened()
-        output = None if need_weights else _without_weights(inputs, omega)
-        weights = None
-        if output is None:
-            output, weights = _dense(inputs, omega)
-    if weights is not None:
-        weights = weights.to(dtype) if need_weights else None
-    return output.to(dtype), weights
+    device, dtype = inputs.query.device.type, inputs.query.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            output, weights = _attended(inputs.widened(), omega, need_weights)
+    else:
+        output, weights = _attended(inputs.widened(), omega, need_weights)
+    return output.to(dtype), None if weights is None else weights.to(dtype)
+
+
+def _attended(inputs: Inputs, omega: Any, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    output = None if need_weights else _without_weights(inputs, omega)
+    if output is not None:
+        return output, None
+    output, weights = _dense(inputs, omega)
+    return output, weights if need_weights else None
 
 
 def resolve_names_with(resolver: Callable[[Any], Any]) -> None:
@@ -97,11 +103,6 @@ def as_map(omega: Any) -> Any:
     if callable(omega) and not isinstance(omega, type):
         return omega
     return _resolvers[0](omega)
-
-
-def _output_dtype(query: Tensor) -> torch.dtype:
-    kind = query.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
 
 
 class _Known(NamedTuple):
@@ -150,7 +151,7 @@ def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     if inputs.bias is not None:
         scores = scores + inputs.bias
     mask = inputs.full_mask()
-    weights = _clipped(omega, scores, mask)(scores, mask)
+    weights = _clipped(omega, inputs, scores, mask)(scores, mask)
     dropped = weights
     if inputs.dropout:
         dropped = torch.nn.functional.dropout(weights, inputs.dropout)
@@ -166,11 +167,14 @@ def _folded(x: Tensor, repeat: int) -> Tensor:
     return x.reshape(*lead, heads // repeat, repeat * rows, size)
 
 
-def _clipped(omega: Any, scores: Tensor, mask: Tensor | None) -> Any:
+def _clipped(omega: Any, inputs: Inputs, scores: Tensor, mask: Tensor | None) -> Any:
     """The map where a row may have fewer visible keys than it selects."""
     clip = getattr(omega, "clip", None)  # a map need not be an Omega
     if clip is None:
         return omega
-    visible = scores.detach() > -torch.inf
-    counts = (visible if mask is None else visible & mask).sum(-1, keepdim=True)
-    return clip(counts)
+    if inputs.bias is not None:
+        visible = scores.detach() > -torch.inf
+        mask = visible if mask is None else visible & mask
+    if mask is None:
+        return clip(scores.shape[-1])
+    return clip(mask.sum(-1, keepdim=True).expand(*scores.shape[:-1], 1))

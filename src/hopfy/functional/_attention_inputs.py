@@ -157,6 +157,8 @@ def _batch(
             )
         repeat = heads // shared
         leads[1:] = [(*lead[:-1], heads) for lead in leads[1:]]
+    if leads[0] == leads[1] == leads[2]:
+        return leads[0], repeat
     try:
         batch = torch.broadcast_shapes(*leads)  # type: ignore[no-untyped-call]
     except RuntimeError:

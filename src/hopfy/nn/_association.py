@@ -12,7 +12,7 @@ from hopfy import functional as F
 from hopfy._checks import values_can_be_read
 from hopfy.omega import Omega, omega_from
 
-__all__ = ["Association", "as_omega", "no_more_than_there_is"]
+__all__ = ["Association", "as_omega"]
 
 
 def as_omega(omega: object) -> Omega | nn.Module:
@@ -157,18 +157,6 @@ class Association(nn.Module):
         omega = "" if isinstance(self.omega, nn.Module) else f"omega={self.omega}, "
         beta = f"beta={self.beta:.4g}, " if isinstance(self.beta, float | int) else ""
         return f"{omega}{beta}max_steps={self.max_steps}, tol={self.tol}, dropout={self.dropout}"
-
-
-def no_more_than_there_is(
-    omega: Omega | nn.Module, scores: Tensor, mask: Tensor | None
-) -> Omega | nn.Module:
-    """A bag with fewer than k entries takes all of them."""
-    if not isinstance(omega, Omega):
-        return omega
-    if mask is None:
-        return omega.clip(scores.shape[-1])
-    # One row of a mask may serve many rows of scores; a structure wants k beside every row.
-    return omega.clip(mask.sum(-1, keepdim=True).expand(*scores.shape[:-1], 1))
 
 
 def _check_beta(beta: Any, heads: int) -> Any:

@@ -28,6 +28,10 @@ __all__ = ["State", "backward", "forward"]
 _BLOCK = 1 << 20
 # Above this share of selected entries, dense products are faster.
 _SPARSE = 0.2
+# Up to this many scores in all, the maps' own kernels take whole rows, and the weights are kept.
+_SMALL = 1 << 16
+# Values with fewer entries than this are multiplied densely even by sparse weights.
+_FEW_VALUES = 1 << 17
 _KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 _NO_MASK = np.zeros((0, 0, 0), np.bool_)
 _NO_PLACES = np.zeros(0, np.int64)
@@ -75,11 +79,18 @@ class State:
     high: np.ndarray[Any, Any]
     ragged: bool  # some row has masked keys inside its range, or a bias
     blocks: list[Block]
-    supports: list[Support | None] = field(default_factory=list)  # None: computed again
+    # What was selected, as lists or as all weights; None: computed again.
+    supports: list[Support | Tensor | None] = field(default_factory=list)
 
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""
         return block.g * (len(self.low) // self.groups) + block.r
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some row may not see all keys."""
+        visible = self.visible
+        return visible.mask is not None or visible.bias is not None or visible.causal is not None
 
     groups: int = 1
 
@@ -95,10 +106,14 @@ def forward(
 ) -> tuple[Tensor, State] | None:
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
     kernels = compiled("attention.cpu") if runs_compiled(queries) else None
-    if kernels is None or not _finite_scores(queries, keys, scale):
+    small = queries.shape[0] * queries.shape[1] * keys.shape[1] <= _SMALL
+    if kernels is None or not (small or _finite_scores(queries, keys, scale)):
         return None
     state = _prepare(kernels, queries, keys, visible, family, scale, dropout)
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
+    if small:
+        _small_forward(kernels, queries, keys, values, state, output)
+        return output, state
     work = _Buffers(queries, state)
     dense = False  # as the block before: neighbors are alike
     found: Selected | None
@@ -130,6 +145,23 @@ def forward(
     return output, state
 
 
+def _small_forward(
+    kernels: Any, queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
+) -> None:
+    for number, block in enumerate(state.blocks):
+        weights = _dense_weights(kernels, queries, keys, state, block)
+        state.supports.append(weights)
+        few = int(weights.count_nonzero()) * 8 < weights.numel()
+        if few and not state.dropout and values.numel() >= _FEW_VALUES:
+            found = _picked(kernels, weights.clone(), block)
+            part = _compacted(kernels, found, None, 0.0)
+            _gather(kernels, part, values, output, state.first(block))
+            state.supports[-1] = part
+        else:
+            generator = _generator(state, number)
+            _dense_output(weights, values, output, block, generator, state.dropout)
+
+
 def backward(
     state: State,
     queries: Tensor,
@@ -159,8 +191,10 @@ def backward(
             queries.numpy().dtype.type(state.scale),
         )
     for number, block in enumerate(state.blocks):
-        if state.supports[number] is None:
-            weights = _dense_weights(kernels, queries, keys, state, block)
+        weights = state.supports[number]
+        if not isinstance(weights, Support):
+            if weights is None:
+                weights = _dense_weights(kernels, queries, keys, state, block)
             _dense_backward(weights, inputs, cotangent, gradients, in_parameter, state, number)
     return *gradients, in_parameter if wanted else None
 
@@ -171,7 +205,7 @@ def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     for number, block in enumerate(state.blocks):
         part = state.supports[number]
         place = factors[block.g : block.h, block.r : block.s, block.a : block.b]
-        if part is None:
+        if not isinstance(part, Support):
             place.copy_(_drop(place, _generator(state, number), state.dropout))
             continue
         row = torch.arange(block.rows).repeat_interleave(part.edges.diff())
@@ -206,7 +240,8 @@ def _prepare(
     low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
     seed = int(torch.randint(1 << 62, ())) if dropout else 0
     blocks = _blocks(groups, rows, keys.shape[1], visible.period)
-    blocks = [_hull(block, low, high, rows) for block in blocks]
+    if visible.mask is not None or visible.bias is not None or visible.causal is not None:
+        blocks = [_hull(block, low, high, rows) for block in blocks]
     return State(
         kernels,
         visible,
@@ -306,7 +341,10 @@ def _scores(
     """Scores of a block (rows, keys), with bias and mask inside each row's range of keys."""
     view = out.view(block.h - block.g, block.s - block.r, out.shape[1])
     q, k = queries[block.g : block.h, block.r : block.s], keys[block.g : block.h, block.a : block.b]
-    torch.baddbmm(view, q, k.mT, beta=0, alpha=state.scale, out=view)
+    if view.shape[1] == 1:  # a matrix times a vector
+        torch.baddbmm(view.mT, k, q.mT, beta=0, alpha=state.scale, out=view.mT)
+    else:
+        torch.baddbmm(view, q, k.mT, beta=0, alpha=state.scale, out=view)
     if state.ragged:
         visible = state.visible
         mask = _NO_MASK if visible.mask is None else visible.mask.numpy()
@@ -348,8 +386,9 @@ def _dense_weights(
         return scores
     _scores(kernels, queries, keys, state, block, scores)
     first = state.first(block)
-    place = first, block.a, state.low, state.high
-    over_rows(kernels.outside, block.rows, block.rows * 64, scores.numpy(), *place)
+    if state.restricted:
+        place = first, block.a, state.low, state.high
+        over_rows(kernels.outside, block.rows, block.rows * 64, scores.numpy(), *place)
     parameter = state.family.parameter
     if parameter.ndim:
         parameter = parameter.reshape(-1, 1)[first : first + block.rows]
@@ -427,11 +466,13 @@ def _edges(counts: Tensor) -> Tensor:
 
 def _joined(state: State) -> Support | None:
     """The supports of all blocks as one; a block that is computed again has none."""
-    kept = [part for part in state.supports if part is not None]
+    kept = [part for part in state.supports if isinstance(part, Support)]
     if not kept:
         return None
     counts = [
-        torch.zeros(block.rows, dtype=torch.int64) if part is None else part.edges.diff()
+        part.edges.diff()
+        if isinstance(part, Support)
+        else torch.zeros(block.rows, dtype=torch.int64)
         for block, part in zip(state.blocks, state.supports, strict=True)
     ]
     weights, columns, factors = (
