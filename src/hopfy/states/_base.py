@@ -1,0 +1,72 @@
+"""What every regularizer of the state can do, written once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from hopfy._facts import Described
+
+__all__ = ["State"]
+
+
+class State(Described, ABC):
+    r"""A convex regularizer :math:`\Psi` of the state: where states live, and how they are made.
+
+    ====================  ==========================================================================
+    ``state(z)``          :math:`\hat q(z) = \nabla\Psi^*(z) = \arg\max_q \langle z, q\rangle - \Psi(q)`
+    ``state.value(q)``    :math:`\Psi(q)`; infinite outside the domain
+    ``state.conjugate``   :math:`\Psi^*(z) = \max_q \langle z, q\rangle - \Psi(q)`
+    ``state.loss(q, z)``  :math:`\Psi(q) + \Psi^*(z) - \langle q, z\rangle \ge 0`, zero at ``state(z)``
+    ====================  ==========================================================================
+
+    The last dimension holds the D coordinates of one state. A network updates with
+    :math:`q \leftarrow \hat q(X^\top \hat y_\Omega(\beta X q))`; the paper's case is `Euclidean`.
+    """
+
+    @abstractmethod
+    def __call__(self, z: Tensor) -> Tensor:
+        """The state :math:`\\nabla\\Psi^*(z)`, shaped like ``z`` (..., D)."""
+
+    @abstractmethod
+    def value(self, state: Tensor) -> Tensor:
+        r""":math:`\Psi(q)` of states (..., D), shape (...)."""
+
+    @abstractmethod
+    def conjugate(self, z: Tensor) -> Tensor:
+        r""":math:`\Psi^*(z)` of (..., D), shape (...)."""
+
+    def loss(self, state: Tensor, z: Tensor) -> Tensor:
+        r""":math:`\Psi(q) + \Psi^*(z) - \langle q, z\rangle`, never negative, shape (...)."""
+        gap = self.value(state) + self.conjugate(z) - (state * z).sum(-1)
+        return gap.clamp_min(0)
+
+    # ------------------------------------------------------------------ facts, with safe defaults
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the map is the identity, so that a network is the paper's."""
+        return False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all states lie in a bounded set."""
+        return True
+
+    def keeps(self, patterns: Tensor) -> Tensor:
+        r"""Which patterns (..., N, D) are states of their own, :math:`\hat q(x) = x` up to rounding."""
+        patterns = patterns.detach()
+        moved = (self(patterns) - patterns).abs().amax(-1) if patterns.shape[-1] else patterns.sum(-1)
+        return moved <= self.rounding(patterns)
+
+    def rounding(self, patterns: Tensor) -> Tensor:
+        """How far rounding may move a coordinate of a pattern that is a state of its own, (..., N)."""
+        size = patterns.shape[-1]
+        largest = patterns.detach().abs().amax(-1) if size else patterns.detach().sum(-1)
+        return torch.finfo(patterns.dtype).eps * (size + 8) * largest
+
+    def of_patterns(self, patterns: Tensor) -> Tensor:
+        """Patterns as states: what experiments store and start from."""
+        return self(patterns)
