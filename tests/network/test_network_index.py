@@ -15,7 +15,7 @@ SPARSE = ["sparsemax", "1.5-entmax", "5-normmax", "3-subsets"]
 
 @pytest.fixture
 def _indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfy.network._network._MANY_MEMORIES", 1)
+    monkeypatch.setattr("hopfy.network._choice._MANY_MEMORIES", 1)
 
 
 def _low_rank(n: int, d: int) -> Tensor:
@@ -31,10 +31,10 @@ def test_the_index_and_the_product_find_the_same(name: str) -> None:
     queries = memories[:80] + 0.3 * torch.randn(80, 24, dtype=torch.float64)
     net = hopfy.HopfieldNetwork(memories, name, 0.05)
     with torch.no_grad():
-        assert isinstance(net._stepper(queries), IndexedStep)
+        assert isinstance(net._choice(80), IndexedStep)
     found = net.retrieve(queries)
     judge = hopfy.HopfieldNetwork(memories, name, 0.05)
-    judge._stepper = lambda _: DenseStep(memories, judge.omega)  # type: ignore[method-assign]
+    judge._choice = lambda _: DenseStep(memories, judge.omega)  # type: ignore[assignment]
     expected = judge.retrieve(queries)
     assert torch.equal(found.certified, expected.certified)
     assert torch.equal(found.pattern, expected.pattern)
@@ -53,8 +53,8 @@ def test_proofs_through_the_index_are_the_dense_ones(name: str, size: int) -> No
     memories[7] = memories[3]
     net = hopfy.HopfieldNetwork(memories, name, 1.0)
     with torch.no_grad():
-        step = net._indexed_step(memories)
-    assert step is not None
+        step = net._choice(200)
+    assert isinstance(step, IndexedStep)
     members = torch.stack([torch.randperm(200)[:size] for _ in range(150)])
     best = step._index.top(memories, size).indices  # sets with a chance
     members = torch.cat((members, best))
@@ -79,7 +79,7 @@ def test_the_index_follows_memories_that_change() -> None:
 
 @pytest.mark.usefixtures("_indexed")
 def test_softmax_may_stream_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfy.network._network._MANY_WEIGHTS", 1)
+    monkeypatch.setattr("hopfy.network._choice._MANY_WEIGHTS", 1)
     memories = _low_rank(50, 8)
     net = hopfy.HopfieldNetwork(memories, "softmax", 0.1)
     queries = memories[:9] * 0.5
@@ -98,13 +98,41 @@ def test_gradients_never_go_through_the_index() -> None:
     memories = _low_rank(50, 8).requires_grad_()
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 0.1)
     assert net.retrieve(memories.detach()[:9]).state.requires_grad
-    assert net._indexed is None
+    assert net._choice._kept is None
 
 
-def test_a_few_queries_do_not_pay_for_an_index() -> None:
-    memories = torch.randn(5000, 16)
-    net = hopfy.HopfieldNetwork(memories, "sparsemax", 1.0)
-    net.retrieve(memories[:3])
-    assert net._indexed is None
-    net.retrieve(memories[:30])
-    assert net._indexed is not None
+def test_a_plan_waits_for_enough_queries_and_changes_no_answer() -> None:
+    """Copies moved by 1e-6 at a low temperature: the support hangs on the last digits."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(2500, 32, generator=generator)
+    memories = torch.cat([half, half + 1e-6 * torch.randn(half.shape, generator=generator)])
+    queries = memories[:40] + 1e-3 * torch.randn(40, 32, generator=generator)
+    for omega in ("sparsemax", "1.5-entmax", "3-subsets"):
+        net = hopfy.HopfieldNetwork(memories, omega, 1e5)
+        first = net.retrieve(queries[:3])
+        before = net._choice._kept
+        again = net.retrieve(queries)
+        assert net._choice._kept is not before  # now there is a plan
+        later = net.retrieve(queries)
+        alone = [net.retrieve(query) for query in queries]
+        for other in (again, later):
+            assert torch.equal(first.state, other.state[:3])
+            assert torch.equal(first.weights, other.weights[:3])
+        assert torch.equal(later.pattern, torch.stack([one.pattern for one in alone]))
+        assert torch.equal(later.weights, torch.stack([one.weights for one in alone]))
+
+
+def test_the_number_of_threads_changes_no_answer() -> None:
+    memories = torch.randn(6000, 24)
+    queries, answers = torch.randn(300, 24), []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            answers.append(hopfy.HopfieldNetwork(memories, "1.5-entmax", 3.0).retrieve(queries))
+    finally:
+        torch.set_num_threads(threads)
+    for answer in answers[1:]:
+        assert torch.equal(answer.state, answers[0].state)
+        assert torch.equal(answer.weights, answers[0].weights)
+        assert torch.equal(answer.certified, answers[0].certified)

@@ -143,9 +143,9 @@ class _Counting(DenseStep):
         super().__init__(memories, omega)
         self.rows: list[int] = []
 
-    def step(self, scaled_queries: Tensor) -> Step:
-        self.rows.append(scaled_queries.shape[0])
-        return super().step(scaled_queries)
+    def step(self, queries: Tensor, beta: float | Tensor) -> Step:
+        self.rows.append(queries.shape[0])
+        return super().step(queries, beta)
 
 
 def test_settled_queries_leave_and_proven_ones_cost_no_second_update(
@@ -154,7 +154,7 @@ def test_settled_queries_leave_and_proven_ones_cost_no_second_update(
     memories = _sphere(30, 16)
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 30.0)
     counting = _Counting(net.memories, net.omega)
-    monkeypatch.setattr(net, "_stepper", lambda _: counting)
+    monkeypatch.setattr(net, "_choice", lambda _: counting)
     net.retrieve(memories[:7])
     assert counting.rows == [7]
     counting.rows.clear()

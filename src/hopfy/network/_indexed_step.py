@@ -23,14 +23,12 @@ class IndexedStep:
     def __init__(self, index: ExactIndex, omega: Omega) -> None:
         self._index = index
         self._omega = omega
-        norms = [
-            torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).max()
-            for rows in torch.split(index.memories, 1 << 12)
-        ]
-        self.largest_norm = float(max(norms))
+        self.largest_norm = index.largest_norm
 
-    def step(self, scaled_queries: Tensor) -> Step:
-        states, weights = self._index.update(scaled_queries, self._omega)
+    def step(self, queries: Tensor, beta: float | Tensor) -> Step:
+        if isinstance(beta, Tensor):
+            beta = beta.reshape(-1) if beta.ndim else float(beta)
+        states, weights = self._index.update(queries, self._omega, beta)
         if weights is None:
             return Step(states, None)
         values = weights.values.to(states.dtype)

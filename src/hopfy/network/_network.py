@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy._runtime.dispatch import outside_autocast
+from hopfy.network._choice import StepperChoice
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
 from hopfy.network._fixed_points import kept_in_place
@@ -16,9 +17,8 @@ from hopfy.network._implicit import attach_implicit_gradient
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
 from hopfy.network._sparse_rows import SparseRows
-from hopfy.network._step import DenseStep, Step, Stepper
+from hopfy.network._step import Step, Stepper
 from hopfy.omega import Omega, omega_from
-from hopfy.search import ExactIndex
 from hopfy.theory import proves_fixed_point
 
 __all__ = ["HopfieldNetwork"]
@@ -27,10 +27,6 @@ Gradient = Literal["unrolled", "last", "implicit"]
 
 # Scores held at once while energies are computed.
 _BLOCK = 1 << 24
-# With fewer memories one product is as good as an index.
-_MANY_MEMORIES = 4096
-# Dense weights (of softmax) that are kept rather than streamed.
-_MANY_WEIGHTS = 1 << 26
 
 
 class HopfieldNetwork:
@@ -74,8 +70,7 @@ class HopfieldNetwork:
         check_parameter(beta, BETA)
         self._beta = beta
         self._values = None if values is None else _checked_values(values, self._memories)
-        self._indexed: tuple[int, IndexedStep] | None = None
-        self._rows_seen = 0
+        self._choice = StepperChoice(self._memories, self._omega)
 
     @property
     def memories(self) -> Tensor:
@@ -104,9 +99,6 @@ class HopfieldNetwork:
                 "new HopfieldNetwork."
             )
         super().__setattr__(name, value)
-
-    def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_indexed": None, "_rows_seen": 0}  # made again when needed
 
     def __repr__(self) -> str:
         shape = tuple(self.memories.shape)
@@ -223,35 +215,6 @@ class HopfieldNetwork:
         """Whether each query can be moved on its own, in any order."""
         return self.memories.ndim == 2 and not self.omega.varies_by_row
 
-    def _stepper(self, queries: Tensor) -> Stepper:
-        """Whatever computes the next update of these queries best."""
-        indexed = None if torch.is_grad_enabled() else self._indexed_step(queries)
-        return DenseStep(self.memories, self.omega) if indexed is None else indexed
-
-    def _indexed_step(self, queries: Tensor) -> IndexedStep | None:
-        """An index of the memories, once enough queries have come to pay for building it."""
-        memories = self.memories
-        indexable = memories.device.type == "cpu" and memories.dtype in (
-            torch.float32,
-            torch.float64,
-        )
-        if memories.requires_grad or not (self._row_by_row and indexable):
-            return None
-        if memories.shape[0] < _MANY_MEMORIES:
-            return None
-        rows = queries.shape[:-1].numel()
-        if self.omega.margin == torch.inf and rows * memories.shape[0] <= _MANY_WEIGHTS:
-            return None  # softmax streams at the price of its weights, which fit here
-        version = 0 if memories.is_inference() else memories._version
-        if self._indexed is not None and self._indexed[0] == version:
-            return self._indexed[1]
-        self._rows_seen += rows
-        if self._rows_seen < memories.shape[1]:
-            return None
-        indexed = IndexedStep(ExactIndex(memories.detach()), self.omega)
-        self._indexed = (version, indexed)
-        return indexed
-
     def _prepared(self, queries: Tensor) -> tuple[Tensor, float | Tensor]:
         """Checked queries, and beta as a number or as a tensor (..., 1) beside them."""
         queries = as_states(queries, self.memories)
@@ -288,7 +251,7 @@ class HopfieldNetwork:
     ) -> Rules:
         if tol is None:
             tol = torch.finfo(queries.dtype).eps ** 0.75
-        stepper, shape = self._stepper(queries), queries.shape
+        stepper, shape = self._choice(queries.shape[:-1].numel()), queries.shape
         betas = beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
 
         def prove(rows: Tensor, members: Tensor) -> Tensor:
@@ -298,9 +261,9 @@ class HopfieldNetwork:
             if self._row_by_row:
                 old = states[active]
                 own = betas[active] if isinstance(betas, Tensor) and betas.ndim else betas
-                step = stepper.step(old * own)
+                step = stepper.step(old, own)
                 return kept_in_place(old, self.memories, step, lambda r, m: prove(active[r], m))
-            step = stepper.step(states.reshape(shape) * beta)
+            step = stepper.step(states.reshape(shape), beta)
             rows = step.weights
             if isinstance(rows, SparseRows):
                 return Step(step.states[active], rows.take(active))

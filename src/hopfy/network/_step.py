@@ -2,9 +2,8 @@ r"""One update for many queries: the seam between the dynamics and whatever comp
 
 Everything that a network does with its memories goes through a `Stepper`:
 
-* ``step`` maps :math:`\beta q` (Q, D) to :math:`\hat y_\Omega(X (\beta q))` and
-  :math:`X^\top \hat y` (Eq. 9). The inverse temperature is folded into the queries, so a stepper
-  works in units of scores, where the margin is ``omega.margin``;
+* ``step`` maps queries (Q, D) and :math:`\beta` to :math:`\hat y_\Omega(\beta X q)` and
+  :math:`X^\top \hat y` (Eq. 9);
 * ``prove`` says which sets of patterns are exact fixed points (Props. 2 and 5), with a proof that
   rounding cannot spoil.
 
@@ -46,8 +45,8 @@ class Step(NamedTuple):
 class Stepper(Protocol):
     """Computes updates against one fixed set of memories (N, D) with one omega."""
 
-    def step(self, scaled_queries: Tensor) -> Step:
-        """One update of ``scaled_queries`` = beta * queries, shape (Q, D)."""
+    def step(self, queries: Tensor, beta: float | Tensor) -> Step:
+        """One update of queries (Q, D); ``beta`` is a number or (Q, 1)."""
 
     def prove(self, members: Tensor, beta: Tensor) -> Tensor:
         """Whether the sum of ``memories[members[p]]`` is a fixed point at ``beta[p]``, for each p.
@@ -65,7 +64,8 @@ class DenseStep:
         self._omega = omega
         self._rows_are_alike = memories.ndim == 2 and not omega.varies_by_row
 
-    def step(self, scaled_queries: Tensor) -> Step:
+    def step(self, queries: Tensor, beta: float | Tensor) -> Step:
+        scaled_queries = queries * beta
         size = max(1, _BLOCK // self._memories.shape[-2])
         whole = not self._rows_are_alike or torch.is_grad_enabled()
         if whole or scaled_queries.shape[0] <= size:

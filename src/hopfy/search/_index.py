@@ -149,6 +149,11 @@ class ExactIndex:
         principal = self._state.principal
         return 0 if principal is None else principal.coarse
 
+    @property
+    def largest_norm(self) -> float:
+        """The largest norm of a stored row."""
+        return self._state.largest_norm
+
     def add(self, memories: Tensor) -> Tensor:
         """Store more memories (M, D) and return their numbers.
 

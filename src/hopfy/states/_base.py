@@ -58,7 +58,9 @@ class State(Described, ABC):
     def keeps(self, patterns: Tensor) -> Tensor:
         r"""Which patterns (..., N, D) are states of their own, :math:`\hat q(x) = x` up to rounding."""
         patterns = patterns.detach()
-        moved = (self(patterns) - patterns).abs().amax(-1) if patterns.shape[-1] else patterns.sum(-1)
+        moved = (
+            (self(patterns) - patterns).abs().amax(-1) if patterns.shape[-1] else patterns.sum(-1)
+        )
         return moved <= self.rounding(patterns)
 
     def rounding(self, patterns: Tensor) -> Tensor:

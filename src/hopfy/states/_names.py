@@ -9,7 +9,7 @@ from hopfy.states._spaces import Ball, Euclidean, LayerNorm, Sign, Tanh
 
 __all__ = ["state_from"]
 
-_NAMES = {
+_NAMES: dict[str, type[State]] = {
     "euclidean": Euclidean,
     "ball": Ball,
     "layer-norm": LayerNorm,

@@ -192,7 +192,7 @@ class Tanh(State):
         return torch.tanh(self.b * z)
 
     def value(self, state: Tensor) -> Tensor:
-        r""":math:`\tfrac1b \sum_i \frac{1+q_i}{2}\log\frac{1+q_i}{2} + \frac{1-q_i}{2}\log\frac{1-q_i}{2}`."""
+        r""":math:`\tfrac1b \sum_i p_i \log p_i + (1 - p_i) \log(1 - p_i)`, :math:`p_i = (1 + q_i)/2`."""
         on, off = (1 + state) / 2, (1 - state) / 2
         inside = ((on >= 0) & (off >= 0)).all(-1)
         entropy = (torch.xlogy(on, on) + torch.xlogy(off, off)).sum(-1) / self.b
@@ -208,7 +208,8 @@ class Tanh(State):
 
 
 def _norm(z: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(z, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(z, dim=-1)
+    return norm
 
 
 def _direction(z: Tensor) -> Tensor:

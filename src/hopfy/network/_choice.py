@@ -1,0 +1,69 @@
+"""Which stepper computes the updates of a network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hopfy.network._indexed_step import IndexedStep
+from hopfy.network._step import DenseStep, Stepper
+from hopfy.omega import Omega
+from hopfy.search import ExactIndex
+
+__all__ = ["StepperChoice"]
+
+# With fewer memories a plan of principal directions does not pay.
+_MANY_MEMORIES = 4096
+# Dense weights (of softmax) that are kept rather than streamed.
+_MANY_WEIGHTS = 1 << 26
+
+
+class StepperChoice:
+    """An index where nothing is recorded for gradients, else products that autograd can follow.
+
+    The index scores by one rule (see `hopfy.search.ExactIndex`), so its answers do not depend on
+    whether directions were planned, which happens once enough queries came to pay for it. Memories
+    that are being trained get a new index, without a plan, at every call: nothing can be stale.
+    """
+
+    def __init__(self, memories: Tensor, omega: Omega) -> None:
+        self._memories = memories
+        self._omega = omega
+        self._queries_seen = 0
+        self._kept: tuple[int, IndexedStep] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return vars(self) | {"_kept": None, "_queries_seen": 0}  # made again when needed
+
+    def __call__(self, queries: int) -> Stepper:
+        """The stepper for so many queries."""
+        if torch.is_grad_enabled() or not self._can_be_indexed(queries):
+            return DenseStep(self._memories, self._omega)
+        memories = self._memories
+        if memories.requires_grad:
+            return self._indexed(0)
+        version = 0 if memories.is_inference() else memories._version
+        if self._kept is None or self._kept[0] != version:
+            self._queries_seen = 0
+            self._kept = (version, self._indexed(0))
+        self._plan(queries, version)
+        return self._kept[1]
+
+    def _can_be_indexed(self, queries: int) -> bool:
+        memories, omega = self._memories, self._omega
+        if memories.ndim > 2 or omega.varies_by_row or memories.device.type != "cpu":
+            return False
+        if omega.is_softmax and queries * memories.shape[0] <= _MANY_WEIGHTS:
+            return False  # softmax streams at the price of its weights, which fit here
+        return memories.shape[1] > 0 and memories.element_size() > 2
+
+    def _indexed(self, directions: int | None) -> IndexedStep:
+        return IndexedStep(ExactIndex.over(self._memories.detach(), directions), self._omega)
+
+    def _plan(self, queries: int, version: int) -> None:
+        """Principal directions, once the queries seen are as many as a plan costs."""
+        count, size = self._memories.shape
+        before = self._queries_seen
+        self._queries_seen += queries
+        if count >= _MANY_MEMORIES and before < size <= self._queries_seen:
+            self._kept = (version, self._indexed(None))
