@@ -34,7 +34,18 @@ __all__ = [
 ]
 
 _LAZY = frozenset(
-    {"bench", "estimators", "losses", "memory", "network", "omega", "paper", "plot", "search"}
+    {
+        "bench",
+        "estimators",
+        "losses",
+        "memory",
+        "network",
+        "omega",
+        "paper",
+        "plot",
+        "search",
+        "states",
+    }
 )
 _MOVED = {
     "data": "paper.data",
