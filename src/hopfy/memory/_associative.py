@@ -31,8 +31,8 @@ from hopfy.memory._recall import Found, Recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Snapshot, Store
 from hopfy.network import HopfieldNetwork
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
+from hopfy.search import SparseRows
 
 __all__ = ["AssociativeMemory", "Chunk"]
 

@@ -38,8 +38,8 @@ from torch import Tensor
 
 from hopfy.memory._blocks import light_blocks
 from hopfy.network import HopfieldNetwork
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
+from hopfy.search import SparseRows
 
 __all__ = ["Filled", "fill", "weights_within_margin"]
 

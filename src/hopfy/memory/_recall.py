@@ -11,7 +11,7 @@ from torch import Tensor
 from hopfy.memory._arrays import ArrayLike, in_kind_of
 from hopfy.memory._store import Contents
 from hopfy.network import Kind
-from hopfy.network._sparse_rows import SparseRows
+from hopfy.search import SparseRows
 
 __all__ = ["Found", "Recall"]
 
