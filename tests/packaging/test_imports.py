@@ -10,7 +10,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "hopfy"
 # The private modules of the library itself (_checks, _kernels ...) are open to its packages; in which
-# order is import-linter's contract. What experiments and timings may take from them: files that are written whole or not at all.
+# order is import-linter's contract. Experiments and timings take from them only files that are
+# written whole or not at all.
 ABOVE_THE_LIBRARY = {"paper": {"_files"}, "bench": set(), "cli": {"_commands"}, "_commands": set()}
 
 
