@@ -85,15 +85,14 @@ def _sweeps(
     A query that gave up under the directions is tried again under the product; only the last try is
     reported with rows that are not complete.
     """
-    if state.principal is not None and problem.measure is not Measure.PARTIAL:
+    principal = None if problem.measure is Measure.PARTIAL else state.principal_for(problem)
+    if principal is not None:
         left: list[Tensor] = []
         for number, places in enumerate(_with_a_trial(wanted)):
             if number == 1 and 2 * left[0].numel() > _TRIAL:
                 left.append(wanted[_TRIAL:])  # the bounds do not help here
                 break
-            found = sweep(
-                state.rows, problem.take(places), state.principal, budget_for(state.memories)
-            )
+            found = sweep(state.rows, problem.take(places), principal, budget_for(state.memories))
             again = torch.from_numpy(found.status == select.GAVE_UP)
             left.append(places[again])
             kept = (~again).nonzero().squeeze(1)

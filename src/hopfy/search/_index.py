@@ -14,6 +14,7 @@ from hopfy._checks import as_memories, as_positive, as_queries
 from hopfy._growing import Growing
 from hopfy._kernels.select import Array
 from hopfy.omega import Omega
+from hopfy.search._bounds import rounding, widened
 from hopfy.search._candidates import best_first, rows_of, weights_of
 from hopfy.search._find import SCRATCH, find
 from hopfy.search._problem import Problem, reach_of
@@ -144,15 +145,15 @@ class ExactIndex:
         return numbers.clone() if state.alive is None else numbers[state.alive > 0]
 
     @property
+    def largest_norm(self) -> float:
+        """The largest norm of a stored row."""
+        return self._state.largest_norm
+
+    @property
     def directions(self) -> int:
         """Principal directions that rule memories out; 0 where the plain product is as good."""
         principal = self._state.principal
         return 0 if principal is None else principal.coarse
-
-    @property
-    def largest_norm(self) -> float:
-        """The largest norm of a stored row."""
-        return self._state.largest_norm
 
     def add(self, memories: Tensor) -> Tensor:
         """Store more memories (M, D) and return their numbers.
@@ -376,15 +377,7 @@ class ExactIndex:
         # A distance is a rounded root: let the edge in and look again below.
         floors = limits - 1e-14 * limits.abs() - 1e-300
         problem = problem._replace(floors=floors)
-        parts = []
-        for places, found, complete in find(state, problem, self.scratch):
-            chosen = places[torch.from_numpy(complete)]
-            if complete.size:
-                parts.append((chosen, rows_of(found, complete, state.stored)))
-        spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
-        like = torch.empty(0, dtype=torch.float64, device="cpu")
-        parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
-        inside = SparseRows.assemble(parts)
+        inside = self._found(state, problem, queries)
         keep = inside.values >= limits[inside.row_of_entry]
         if metric == "euclidean":
             keep |= (-2 * inside.values).sqrt() <= (-2 * limits).sqrt()[inside.row_of_entry]
@@ -406,15 +399,51 @@ class ExactIndex:
         flat = self._checked(state, queries, metric)
         distance = torch.as_tensor(reach, dtype=torch.float64, device="cpu").expand(flat.shape[0])
         problem = self._problem(state, flat.double(), metric, rank, distance)
+        return _numbered(state, self._found(state, problem, flat))
+
+    def _found(self, state: State, problem: Problem, queries: Tensor) -> SparseRows:
+        """All candidates with their scores; rows of spoiled queries are empty."""
         parts = []
         for places, found, complete in find(state, problem, self.scratch):
             chosen = places[torch.from_numpy(complete)]
             if complete.size:
                 parts.append((chosen, rows_of(found, complete, state.stored)))
-        spoiled = (~flat.isfinite().all(1)).nonzero().squeeze(1)
-        like = torch.empty(0, dtype=torch.float64, device="cpu")
-        parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
-        return _numbered(state, SparseRows.assemble(parts))
+        if sum(places.numel() for places, _ in parts) < queries.shape[0] or not parts:
+            spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
+            like = torch.empty(0, dtype=torch.float64, device="cpu")
+            parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
+        return SparseRows.assemble(parts)
+
+    @torch.no_grad()
+    def rivals(self, members: Tensor, lead: Tensor) -> tuple[SparseRows, Tensor]:
+        r"""Memories that may come within ``lead`` (P,) of the sets ``members`` (P, k) of rows.
+
+        A set stands for the query :math:`a = \sum_s x_s` of its members. Returned are, for each set,
+        all memories outside whose score may exceed the weakest member's minus the lead, with the
+        amount :math:`s_j - (\min_s s_s - \text{lead})` in float64, and a bound (P,) on the
+        rounding errors of these amounts. A set without rivals is an exact fixed point where the lead
+        is :math:`m / \beta` (Props. 2 and 5).
+
+        >>> index = ExactIndex(torch.eye(3))
+        >>> lead = torch.tensor([0.5, 1.5], dtype=torch.float64)
+        >>> index.rivals(torch.tensor([[0], [1]]), lead)[0].counts
+        tensor([0, 2])
+        """
+        state = self._state
+        inside = widened(state.memories[members]).double()
+        anchors = inside.sum(1)
+        weakest = torch.einsum("pkd,pd->pk", inside, anchors).amin(1)
+        size = inside.norm(dim=-1).sum(1) * state.largest_norm
+        slack = 4 * rounding(inside.shape[-1] + inside.shape[1] + 8, torch.float64) * size
+        slack = slack + 8 * torch.finfo(torch.float64).eps * lead + 1e-290
+        edge = weakest - lead
+        anywhere = torch.full_like(edge, torch.inf)
+        problem = state.inner(anchors, 1, anywhere)._replace(floors=edge - slack)
+        near = self._found(state, problem, anchors)
+        row = near.row_of_entry
+        outside = (near.indices.unsqueeze(1) != members[row]).all(1)
+        near = near.with_values(near.values - edge[row]).kept(outside)
+        return near, slack
 
     @torch.no_grad()
     def separations(self, kept: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from hopfy._runtime.compilation import compiled
 from hopfy._runtime.precision import outside_autocast
 from hopfy.search._bounds import Partial, Plain, block_maxima, rounding
 from hopfy.search._plan import planned_bounds, principal_bounds
-from hopfy.search._principal import Principal
+from hopfy.search._principal import Principal, leading_frame
 from hopfy.search._problem import TIES, Problem
 from hopfy.search._sweep import Rows
 
 __all__ = ["State"]
 
+_GUARDED_QUERIES, _GUARDED_MEMORIES = 16, 4096
 _CROWDED = 2
 """Rows are dropped for good when so many times more are stored than are alive."""
 
@@ -61,7 +62,7 @@ class State:
     directions: int | None
     planned_for: int
     lifted: bool
-    _derived: dict[str, _Bias] = field(default_factory=dict)
+    _derived: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -246,7 +247,31 @@ class State:
         with self._lock:
             if "euclidean" not in self._derived:
                 self._derived["euclidean"] = self._make_bias()
-            return self._derived["euclidean"]
+            bias: _Bias = self._derived["euclidean"]
+            return bias
+
+    def principal_for(self, problem: Problem) -> Principal | None:
+        """The principal directions that may help with a problem.
+
+        Where the spectrum is flat they do not help to find the best score. They still rule out what
+        is far below a floor that is known from the start, as for queries that are stored patterns.
+        """
+        if self.principal is not None or self.directions is not None:
+            return self.principal
+        rows = problem.queries.shape[0]
+        if rows < _GUARDED_QUERIES or self.stored < _GUARDED_MEMORIES or self.size < 32:
+            return None
+        if not bool((problem.floors > -torch.inf).all()):
+            return None
+        with self._lock:
+            if "guard" not in self._derived:
+                with outside_autocast(self.memories):
+                    frame = leading_frame(self.memories, (3 * self.size) // 8)
+                    self._derived["guard"] = Principal.of(
+                        self.memories, frame, frame.basis.shape[1]
+                    )
+            guard: Principal = self._derived["guard"]
+            return guard
 
     def _make_bias(self) -> _Bias:
         squares = self.norms.rows(self.stored).square()
