@@ -35,6 +35,10 @@ _INNER_TOL = 1e-13
 # The linear systems are tried after this many rounds, and then ever more rarely.
 _FIRST_TRY = 4
 _POSITIVE = -1e-10
+# How far above their typical size scores may be, and the size from which all are scaled down.
+_WITHIN = 100.0
+_SHRINK = 1e8
+_EXACTLY = 1e-13
 
 
 class Layout(NamedTuple):
@@ -296,13 +300,87 @@ class _Problem:
 
 
 def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
-    """The joint active set of all rows (float64, on the CPU, no row spoiled)."""
+    """The joint active set of all rows (float64, on the CPU, no row spoiled).
+
+    Large scores would cost the others their digits, so they are first brought closer to zero in a
+    way that can be checked afterwards (`_Tamed`); rows that fail the check are solved as they are.
+    """
+    count = rows.scores.shape[0]
+    if count == 0:
+        return _Problem(graph, rows).gathered()
+    finished: list[tuple[Tensor, JointSet]] = []
+    left = torch.arange(count)
+    for attempt in (0, 1, 2):
+        tamed = _Tamed.of(rows.take(left), attempt)
+        joint = _solve_tamed(graph, tamed.rows, tol, max_iter)
+        holds = tamed.holds(joint)
+        finished.append((left[holds], _select(joint, holds)))
+        left = left[~holds]
+        if len(left) == 0:
+            break
+    return finished[0][1] if len(finished) == 1 else _collected(finished, count)
+
+
+def _solve_tamed(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
     problem = _Problem(graph, rows)
-    if rows.scores.shape[0] == 0:
-        return problem.gathered()
     if not graph.overlaps:
         return _apart(problem, tol, max_iter)
     return _together(problem, tol, max_iter)
+
+
+class _Tamed(NamedTuple):
+    r"""Rows whose large scores are replaced by smaller ones, and what makes that harmless.
+
+    Raising a negative score leaves the solution alone if its entry is 0 there: for all y,
+    :math:`f_\theta(y) \le f_{\theta'}(y) \le f_{\theta'}(y^*) = f_\theta(y^*)`. The same holds for
+    lowering a positive score whose entry is 1. And a solution of zeros and ones stays optimal if
+    all scores grow by the same factor.
+    """
+
+    rows: Rows
+    low: Tensor  # (B, n + f) bool: raised, so the entry must be 0
+    high: Tensor  # (B, n + f) bool: lowered, so the entry must be 1
+    shrunk: Tensor  # (B,) bool: multiplied by a factor below 1, so all entries must be 0 or 1
+
+    @staticmethod
+    def of(rows: Rows, attempt: int) -> _Tamed:
+        """Scores within some multiple of their typical size; as they are in the last attempt."""
+        whole = torch.cat([rows.scores, rows.factor_scores], 1)
+        present = whole > -torch.inf
+        size = torch.where(present, whole.abs(), 0.0)
+        n = rows.scores.shape[1]
+        # Padding may be most of a row: what is typical shows first in the smallest scores.
+        share = (0.0, 0.5, torch.inf)[attempt]
+        typical = torch.maximum(_quantile(size[:, :n], share), _quantile(size[:, n:], share))
+        limit = _WITHIN * (1 + typical)
+        low, high = present & (whole < -limit), whole > limit
+        whole = torch.where(present, whole.clamp(-limit, limit), whole)
+        most = torch.where(present, whole.abs(), 0.0).amax(1, keepdim=True)
+        shrunk = (most > _SHRINK) & (attempt < 2)
+        whole = torch.where(shrunk & present, whole * (_WITHIN / most.clamp_min(1)), whole)
+        tamed = rows._replace(scores=whole[:, :n], factor_scores=whole[:, n:])
+        return _Tamed(tamed, low, high, shrunk[:, 0])
+
+    def holds(self, joint: JointSet) -> Tensor:
+        """(B,) bool: whether the solution solves the original rows as well."""
+        if not bool((self.low | self.high).any() | self.shrunk.any()):
+            return torch.ones(len(self.shrunk), dtype=torch.bool)
+        y = torch.cat([joint.marginals, joint.factor_marginals], 1)
+        zero, one = y <= _EXACTLY, y >= 1 - _EXACTLY
+        holds = (~self.low | zero).all(1) & (~self.high | one).all(1)
+        binary = (zero | one)[:, : joint.marginals.shape[1]].all(1)
+        return holds & (~self.shrunk | binary)
+
+
+def _quantile(size: Tensor, share: float) -> Tensor:
+    """The quantile (B, 1) of the sizes that are not zero; 0 if there are none."""
+    if share > 1:
+        return size.new_full((size.shape[0], 1), torch.inf)
+    count = (size > 0).sum(1, keepdim=True)
+    ordered = torch.where(size > 0, size, torch.inf).sort(1).values
+    ordered = torch.nn.functional.pad(ordered, (0, 1), value=torch.inf)
+    found = ordered.gather(1, ((count - 1).clamp_min(0) * share).long())
+    return torch.where(count > 0, found, 0.0)
 
 
 def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
@@ -406,7 +484,7 @@ def _polished(problem: _Problem, messages: list[Tensor], tol: float) -> JointSet
     primal = (problem.scores * y - y.square() / 2).sum(1)
     primal = primal + torch.einsum("bs,bsf,bf->b", mended, terms, problem.factor_scores)
     gap = _dual(problem, fitted) - primal
-    size = 1 + primal.abs() + problem.scores.abs().sum(1)
+    size = 1 + primal.abs() + (problem.scores.abs() * y).sum(1)
     closed = positive & (gap <= tol + 1e-11 * size)
     apart = agree.abs().amax(1) if agree.shape[1] else gap * 0
     return joint._replace(gap=torch.where(positive, gap, gap.abs() + apart), converged=closed)

@@ -16,11 +16,8 @@ __all__ = ["best_arborescence", "best_projective"]
 
 
 @part
-def _gather(scores, words, arcs, single):
-    """Scores of the present words as ``arcs[dependent, head]``, words from 1, the root at 0.
-
-    For a single root the arcs that leave the root pay more than any difference between trees.
-    """
+def _gather(scores, words, arcs):
+    """Scores of the present words as ``arcs[dependent, head]``, words from 1, the root at 0."""
     n = scores.shape[0]
     count = 0
     for i in range(n):
@@ -29,32 +26,33 @@ def _gather(scores, words, arcs, single):
                 words[count] = i
                 count += 1
                 break
-    low, high = np.inf, -np.inf
     arcs[:] = -np.inf
     for a in range(count):
         for b in range(count):
-            score = scores[words[a], words[b]]
-            arcs[a + 1, 0 if a == b else b + 1] = score
-            if score > -np.inf:
-                low, high = min(low, score), max(high, score)
-    if single and count > 0:
-        for a in range(count):
-            arcs[a + 1, 0] -= 1.0 + count * (high - low)
+            arcs[a + 1, 0 if a == b else b + 1] = scores[words[a], words[b]]
     return count
 
 
 @part
-def _choose(arcs, alive, best):
+def _wins(level, score, top_level, top):
+    """Whether (level, score) comes before (top_level, top): the level counts first."""
+    return score > -np.inf and (
+        top == -np.inf or level > top_level or (level == top_level and score > top)
+    )
+
+
+@part
+def _choose(arcs, levels, alive, best):
     """The best head of every living node but the root; False if one has none."""
     size = arcs.shape[0]
     for v in range(1, size):
         if not alive[v]:
             continue
         best[v] = -1
-        top = -np.inf
+        level, top = 0, -np.inf
         for u in range(size):
-            if alive[u] and u != v and arcs[v, u] > top:
-                top, best[v] = arcs[v, u], u
+            if alive[u] and u != v and _wins(levels[v, u], arcs[v, u], level, top):
+                level, top, best[v] = levels[v, u], arcs[v, u], u
         if best[v] < 0:
             return False
     return True
@@ -79,7 +77,7 @@ def _cycle(best, alive, seen):
 
 
 @part
-def _contract(arcs, alive, best, node, source, target, member, inside):
+def _contract(arcs, levels, alive, best, node, source, target, member, inside):
     """Merge the cycle through ``node`` into it; ``source`` and ``target`` name original arcs."""
     size = arcs.shape[0]
     inside[:] = False
@@ -91,23 +89,24 @@ def _contract(arcs, alive, best, node, source, target, member, inside):
         if not alive[u] or inside[u]:
             continue
         # Into the cycle: an arc replaces the one that the cycle holds for its target.
-        top, at = -np.inf, -1
+        level, top, at = 0, -np.inf, -1
         for v in range(1, size):
             if inside[v] and arcs[v, u] > -np.inf:
                 gain = arcs[v, u] - arcs[v, best[v]]
-                if gain > top:
-                    top, at = gain, v
+                step = levels[v, u] - levels[v, best[v]]
+                if _wins(step, gain, level, top):
+                    level, top, at = step, gain, v
         into_source = source[at, u] if at >= 0 else -1
         into_target = target[at, u] if at >= 0 else -1
         # Out of the cycle.
         if u > 0:
-            out, leave = -np.inf, node
+            into, out, leave = 0, -np.inf, node
             for v in range(1, size):
-                if inside[v] and arcs[u, v] > out:
-                    out, leave = arcs[u, v], v
-            arcs[u, node] = out
+                if inside[v] and _wins(levels[u, v], arcs[u, v], into, out):
+                    into, out, leave = levels[u, v], arcs[u, v], v
+            arcs[u, node], levels[u, node] = out, into
             source[u, node], target[u, node] = source[u, leave], target[u, leave]
-        arcs[node, u] = top
+        arcs[node, u], levels[node, u] = top, level
         source[node, u], target[node, u] = into_source, into_target
     for v in range(1, size):
         if inside[v] and v != node:
@@ -118,9 +117,15 @@ def _contract(arcs, alive, best, node, source, target, member, inside):
 
 
 @part
-def _arborescence(arcs, heads):
-    """Heads (1..n, the root is 0) of the best arborescence; False if there is none."""
+def _arborescence(arcs, single, heads):
+    """Heads (1..n, the root is 0) of the best arborescence; False if there is none.
+
+    For a single root, few arcs from the root come before a high score: they are a level below.
+    """
     size = arcs.shape[0]
+    levels = np.zeros((size, size), np.int64)
+    if single:
+        levels[:, 0] = -1
     alive = np.ones(size, np.bool_)
     inside = np.zeros(size, np.bool_)
     best, seen = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -136,7 +141,7 @@ def _arborescence(arcs, heads):
     cycle_source, cycle_target = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     depth = 0
     while True:
-        if not _choose(arcs, alive, best):
+        if not _choose(arcs, levels, alive, best):
             return False
         node = _cycle(best, alive, seen)
         if node < 0:
@@ -146,7 +151,7 @@ def _arborescence(arcs, heads):
             if alive[v]:
                 cycle_source[depth, v] = source[v, best[v]]
                 cycle_target[depth, v] = target[v, best[v]]
-        _contract(arcs, alive, best, node, source, target, member, inside)
+        _contract(arcs, levels, alive, best, node, source, target, member, inside)
         cycles[depth] = inside
         node_of[depth] = node
         depth += 1
@@ -186,8 +191,8 @@ def best_arborescence(begin, stop, scores, single, heads):
     words, found = np.empty(n, np.int64), np.empty(n + 1, np.int64)
     arcs = np.empty((n + 1, n + 1))
     for r in range(begin, stop):
-        count = _gather(scores[r], words, arcs, single)
-        feasible = _arborescence(arcs[: count + 1, : count + 1].copy(), found)
+        count = _gather(scores[r], words, arcs)
+        feasible = _arborescence(arcs[: count + 1, : count + 1].copy(), single, found)
         if not (feasible and _write(found, words, count, single, heads[r])):
             heads[r, 0] = -2
 
@@ -260,7 +265,7 @@ def best_projective(begin, stop, scores, single, heads):
     cut, cut_part = np.empty((n + 1, n + 1, 2), np.int64), np.empty((n + 1, n + 1), np.int64)
     stack = [(0, 0, 0, 0)] * (4 * n + 8)
     for r in range(begin, stop):
-        count = _gather(scores[r], words, arcs, False)
+        count = _gather(scores[r], words, arcs)
         _eisner(arcs[: count + 1, : count + 1], whole, part, cut, cut_part)
         total = whole[0, count, 1]
         stack[0] = (0, count, 1, 1)

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 """Sequential k-subsets, compiled: rows in, rows out.
 
-A row is first relaxed (O(N)); where the relaxed solution is certified as a mixture of subsets it is
+Rows with large numbers are reduced to what these leave undecided. Then a row is relaxed (O(N));
+where the relaxed solution is certified as a mixture of subsets it is
 the answer. Otherwise the active set solves the positions that the relaxation leaves open, the
 others fixed at 0 or 1, and the dynamic programme over the whole row confirms it or opens more.
 """
@@ -18,6 +19,7 @@ from hopfy._kernels.sequential.cpu_active import (
     maximise,
     new_active_set,
 )
+from hopfy._kernels.sequential.cpu_reduce import ROUGH, largest, reduce
 from hopfy._kernels.sequential.cpu_relaxed import (
     CERTAIN,
     MASKED,
@@ -34,6 +36,9 @@ OPEN = -1
 
 # How far outside [0, 1] the relaxed value must lie for a position to be fixed at first.
 _MARGIN = 0.25
+
+# Scores above this size are left to the active set alone: the relaxation would lose half of the digits.
+_TOO_ROUGH = 1e7
 
 
 class Answers(NamedTuple):
@@ -68,10 +73,13 @@ def relax_rows(start, stop, scores, edges, k, answers):
         for i in range(scores.shape[1]):
             answers.y[r, i] = 0.0 if n >= 0 else np.nan
             answers.unit[r, i] = MASKED
+        n, budget = _reduced(whole, n, k[r], answers.y[r], answers.unit[r])
         if n <= 0:
             continue
         row = _first(whole, n)
-        budget = min(k[r], n)
+        if _is_rough(row):
+            answers.size[r, 0] = OPEN
+            continue
         relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
         if is_mixture(row.value, row.edge, row.unit, row.sign, budget):
             for i in range(n):
@@ -94,11 +102,13 @@ def active_rows(start, stop, which, scores, edges, k, answers):
     for index in range(start, stop):
         r = which[index]
         n = _gather(scores[r], edges[r % edges.shape[0]], whole)
+        n, budget = _reduced(whole, n, k[r], answers.y[r], answers.unit[r])
         if n <= 0:
             continue
         row = _first(whole, n)
-        budget = min(k[r], n)
-        threshold = relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
+        threshold = 0.0
+        if not _is_rough(row):
+            threshold = relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
         work, opened, m, answers.iterations[r], answers.gap[r] = _solve_active(
             row, budget, threshold
         )
@@ -149,6 +159,23 @@ def _gather(scores, edges, row):
 
 
 @part
+def _reduced(whole, n, k, y, unit):
+    """The positions that large scores leave open, and the budget for them."""
+    if n <= 0:
+        return n, 0
+    budget = min(k, n)
+    if largest(whole.theta[:n], whole.edge[:n]) <= ROUGH:
+        return n, budget
+    return reduce(whole.where[:n], whole.theta[:n], whole.edge[:n], budget, y, unit, CERTAIN)
+
+
+@part
+def _is_rough(row):
+    """Whether numbers are left that would cost the relaxation too many digits."""
+    return largest(row.theta, row.edge) > _TOO_ROUGH
+
+
+@part
 def _solve_active(row, k, threshold):
     """Open positions until the whole row agrees; ``row.value`` becomes the solution.
 
@@ -161,8 +188,10 @@ def _solve_active(row, k, threshold):
         row.theta[i] -= 2.0 * threshold  # every subset has size k: a shift changes nothing
     table, members = np.empty((2, n + 1, k + 2)), np.empty(k, np.int64)
     margin, iterations = _MARGIN, 0
+    if _is_rough(row):
+        is_open[:] = True
     while True:
-        opened = _open_near(row, margin, is_open)
+        opened = _open_near(row, margin, is_open, k)
         work, budget = _open_part(row, is_open, opened, k)
         m, more, gap = maximise(work, budget, 500 + 10 * n, _tolerance(work.theta, budget))
         iterations += more
@@ -183,16 +212,26 @@ def _solve_active(row, k, threshold):
 
 
 @part
-def _open_near(row, margin, is_open):
-    """Open what lies within the margin of [0, 1]; list all that is open."""
+def _open_near(row, margin, is_open, k):
+    """Open what lies within the margin of [0, 1]; list all that is open.
+
+    If what stays fixed leaves no room for the budget, everything is opened.
+    """
     n = is_open.shape[0]
-    opened, count = np.empty(n, np.int64), 0
+    count, fixed = 0, 0
     for i in range(n):
         is_open[i] |= -margin < row.value[i] < 1.0 + margin
+        count += is_open[i]
+        fixed += not is_open[i] and row.value[i] >= 1.0
+    if not 0 <= k - fixed <= count:
+        is_open[:] = True
+        count = n
+    opened, at = np.empty(count, np.int64), 0
+    for i in range(n):
         if is_open[i]:
-            opened[count] = i
-            count += 1
-    return opened[:count]
+            opened[at] = i
+            at += 1
+    return opened
 
 
 @part

@@ -114,16 +114,17 @@ def _extend(off, on, next_off, next_on, score, edge, low, high):
 def _trace(off, on, edge, k, members):
     n = off.shape[0] - 1
     j = k
-    selected = on[n, k] > off[n, k]
+    selected = k == n or on[n, k] > off[n, k]
     found = 0
     for i in range(n, 0, -1):
         if selected:
             members[found] = i - 1
             found += 1
             j -= 1
-            selected = on[i - 1, j] + edge[i - 1] > off[i - 1, j]
+            selected = j > 0 and on[i - 1, j] + edge[i - 1] > off[i - 1, j]
         else:
             selected = on[i - 1, j] > off[i - 1, j]
+        selected |= 0 < j == i - 1  # however the scores compare, the rest must fill the budget
     return max(on[n, k], off[n, k])
 
 
