@@ -86,9 +86,7 @@ def _cases() -> dict[str, Case]:
         for alpha in (1.0, 1.01, 1.25, 1.5, 2.0, 3.0, 10.0)
     }
     for alpha in (1.1, 2.0, 5.0, math.inf):
-        cases[f"{alpha}-normmax"] = Case(
-            lambda s, alpha=alpha, **o: F.normmax(s, alpha, **o), (8,)
-        )
+        cases[f"{alpha}-normmax"] = Case(lambda s, alpha=alpha, **o: F.normmax(s, alpha, **o), (8,))
     for k in (1, 2, 2.5):
         cases[f"{k}-subsets"] = Case(_structure(KSubsets(k)), (8,), (0, 3, 5))
     cases["fusedmax without strength"] = Case(lambda s, **o: F.fusedmax(s, 0.0, **o), (8,))
@@ -96,9 +94,7 @@ def _cases() -> dict[str, Case]:
     cases["at most 2, active set"] = Case(_by_active_set(AtMostK(2)), (8,))
     for t in (0.0, 0.5, 3.0, -1.0, -4.0):
         cases[f"sequential, {t}"] = Case(_structure(SequentialKSubsets(2, t)), (8,), (0, 3, 5))
-    cases["sequential, edges"] = Case(
-        _structure(SequentialKSubsets(3, some(7))), (8,), (0, 3, 5)
-    )
+    cases["sequential, edges"] = Case(_structure(SequentialKSubsets(3, some(7))), (8,), (0, 3, 5))
     cases["sequential, active set"] = Case(
         _by_active_set(SequentialKSubsets(3, some(7))), (8,), (0, 3, 5)
     )
@@ -196,7 +192,7 @@ def test_at_large_scales_the_best_structure_has_all_the_weight(name: str, scale:
     vertices, factors = _every(name)
     for _ in range(4):
         scores = torch.randn(*event, dtype=torch.float64) * scale
-        scored = torch.randn(*factor_shape, dtype=torch.float64) * scale
+        scored = torch.randn(factor_shape or (0,), dtype=torch.float64) * scale
         value = judge.values(vertices, factors, scores.flatten(), scored.flatten())
         wanted = vertices[value.argmax()].reshape(event)
         structure = build(scored)

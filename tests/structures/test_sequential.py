@@ -17,6 +17,7 @@ from torch import Tensor
 from hopfy import functional as F
 from hopfy._kernels import sequential as kernel
 from hopfy._warnings import ConvergenceWarning
+from hopfy.structures import SequentialKSubsets
 
 
 def enumerate_subsets(kept: np.ndarray, k: int) -> np.ndarray:
@@ -337,13 +338,57 @@ def test_second_derivatives_in_the_scores() -> None:
     assert torch.autograd.gradgradcheck(lambda s: F.sequential_ksubsets(s, 3, 0.5), (scores,))
 
 
-def test_second_derivatives_in_the_transition_are_refused() -> None:
-    scores = torch.randn(6, dtype=torch.float64, requires_grad=True)
-    transition = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    y = F.sequential_ksubsets(scores, 2, transition)
-    gradient = torch.autograd.grad(y.square().sum(), scores, create_graph=True)[0]
-    with pytest.raises(RuntimeError, match="request for the second"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("scale", [1.0, -1.0])
+def test_second_derivatives_and_forward_mode_in_scores_and_transition(scale: float) -> None:
+    scores = (torch.randn(3, 9, dtype=torch.float64) * 2).requires_grad_()
+    for shape in ((), (8,), (3, 8)):
+        edges = ((torch.rand(shape, dtype=torch.float64) + 0.1) * scale).requires_grad_()
+
+        def run(s: Tensor, e: Tensor) -> Tensor:
+            return F.sequential_ksubsets(s, 3, e)
+
+        assert torch.autograd.gradgradcheck(run, (scores, edges))
+        assert torch.autograd.gradcheck(run, (scores, edges), check_forward_ad=True)
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed", "one row", "expanded edges"])
+def test_operators_keep_their_promises(layout: str) -> None:
+    """Schemas, strides of the fake kernels, autograd and dynamic shapes, as torch checks them."""
+    rows = 1 if layout == "one row" else 4
+    unary, tangent = torch.randn(2, rows, 6, dtype=torch.float64)
+    if layout == "transposed":
+        unary, tangent = (part.mT.contiguous().mT for part in (unary, tangent))
+    if layout == "one row":
+        unary = torch.randn(6, 1, dtype=torch.float64).mT
+    edges = torch.rand(rows, 5, dtype=torch.float64) + 0.1
+    if layout == "expanded edges":
+        edges = edges[:1].expand(rows, 5)
+    inputs = unary.requires_grad_(), edges.requires_grad_(), torch.full((rows,), 2)
+    tangent.requires_grad_()
+    edge_tangent = torch.rand(edges.shape, dtype=torch.float64).requires_grad_()
+    operators = torch.ops.hopfy
+    torch.library.opcheck(operators.sequential_ksubsets.default, inputs)
+    torch.library.opcheck(operators.sequential_ksubsets_vjp.default, (*inputs, tangent))
+    jvp_inputs = (*inputs, tangent, edge_tangent)
+    torch.library.opcheck(operators.sequential_ksubsets_jvp.default, jvp_inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["transposed", "other dimension"])
+def test_compiles_to_code_for_any_layout(layout: str) -> None:
+    edges = torch.rand(7, requires_grad=True)
+    if layout == "transposed":
+        scores = torch.randn(8, 3).mT.requires_grad_()
+        structure, dim = SequentialKSubsets, -1
+    else:
+        scores, structure, dim = torch.randn(8, 3, requires_grad=True), SequentialKSubsets, 0
+
+    def run(s: Tensor, e: Tensor) -> Tensor:
+        return F.sparsemap(s, structure(3, e), dim=dim).square().sum()
+
+    expected = torch.autograd.grad(run(scores, edges), (scores, edges))
+    found = torch.autograd.grad(torch.compile(run)(scores, edges), (scores, edges))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from hopfy._checks import Rule, as_parameter
@@ -48,4 +49,18 @@ def fusedmax(
     """
     dim = checked(scores, dim)
     strengths = as_parameter(strength, scores, dim, _STRENGTH).detach()
-    return along_rows(scores, dim, mask, lambda rows: sparsemax(_smooth(rows, strengths)))
+    return along_rows(
+        scores, dim, mask, lambda rows: sparsemax(_smooth(_lifted(rows, strengths), strengths))
+    )
+
+
+def _lifted(rows: Tensor, strengths: Tensor) -> Tensor:
+    r"""Scores out of reach raised to where they still are, so that they cost the others no digits.
+
+    The best entry keeps at least :math:`\max\theta - 2\lambda`, so the threshold of sparsemax is not
+    below :math:`h = \max\theta - 2\lambda - 1`. An entry below :math:`h - 2\lambda` is in no set
+    :math:`\{x > t\}` with :math:`t \ge h`, wherever it is exactly.
+    """
+    top = rows.detach().amax(-1, keepdim=True)
+    low = top - 4 * strengths - 2 - 1e-3 * top.abs()
+    return torch.where((rows < low) & (rows > -math.inf), low, rows)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hopfy._checks import Rule, as_mask, as_parameter, as_scores
-from hopfy._kernels import sequential as kernel
-from hopfy._runtime.dispatch import is_compiling, records_gradients, transforms_are_active
+from hopfy.functional._sequential_autograd import solve_pairs
 
 __all__ = ["sequential_ksubsets"]
-
-_NO_SECOND_DERIVATIVE = (
-    "expected one derivative of sequential_ksubsets when its transition needs gradients, got a "
-    "request for the second, which is not available; detach the transition or the gradient."
-)
 
 
 def sequential_ksubsets(
@@ -53,9 +46,9 @@ def sequential_ksubsets(
             masked entry adds nothing, so padding changes nothing. A fully masked row gives zeros.
 
     Returns:
-        Weights with the shape and dtype of the scores. Gradients flow to scores and transition, in
-        the scores any number of times, once if the transition needs them too. At a transition of
-        exactly 0 the derivative with respect to it is not unique; one possible value is given.
+        Weights with the shape and dtype of the scores. Gradients flow to scores and transition, any
+        number of times (the map is piecewise linear in both). At a transition of exactly 0 the
+        derivative with respect to it is not unique; one possible value is given.
 
     >>> import torch
     >>> from hopfy import functional as F
@@ -80,8 +73,10 @@ def sequential_ksubsets(
     batch = scores.shape[:-1]
     budgets = k_rows.expand(*batch, 1).reshape(-1).long()
     if scores.ndim == 2:  # a view more in the graph would cost as much as the backward pass
-        return _apply(unary, edges, budgets).to(scores.dtype)
-    return _apply(unary.reshape(-1, size), edges, budgets).reshape(scores.shape).to(scores.dtype)
+        return solve_pairs(unary, edges, budgets).to(scores.dtype)
+    return (
+        solve_pairs(unary.reshape(-1, size), edges, budgets).reshape(scores.shape).to(scores.dtype)
+    )
 
 
 def _pairwise(scores: Tensor, transition: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -124,212 +119,3 @@ def _rows_of(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tenso
             f"(..., N - 1, 2, 2) for scores of shape {tuple(scores.shape)}, "
             f"got shape {tuple(transition.shape)}."
         ) from None
-
-
-def _apply(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    if is_compiling():
-        return _operator(unary, edges, budgets)  # type: ignore[no-any-return]
-    if transforms_are_active():
-        return _Transformable.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
-    if records_gradients(unary, edges):
-        return _Eager.apply(unary, edges, budgets)  # type: ignore[no-any-return,no-untyped-call]
-    return _solve(unary, edges, budgets).y.to(unary)
-
-
-def _solve(
-    unary: Tensor, edges: Tensor, budgets: Tensor, always_active: bool = False
-) -> kernel.Solution:
-    """Solve in float64 on the CPU; a sentence if a row has fewer entries to select than k."""
-    solution = kernel.solve(_plain(unary), _plain(edges), budgets.cpu(), always_active)
-    if bool(solution.missing.any()):
-        row = int(solution.missing.nonzero()[0, 0])
-        k = int(budgets[row])
-        raise ValueError(
-            f"expected k to be at most the number of unmasked entries, got k = {k} with "
-            f"{k - int(solution.missing[row])} of them in row {row}; lower k or change the mask."
-        )
-    return solution
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64).contiguous()
-
-
-def _single(tensor: Tensor) -> Tensor:
-    """On the CPU, in float32 where that holds every digit."""
-    dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    return tensor.detach().to("cpu", dtype).contiguous()
-
-
-def _gradients(
-    solution: kernel.Solution, edges: Tensor, cotangent: Tensor, wants_edges: bool = True
-) -> tuple[Tensor, Tensor]:
-    by_scores, by_edges = kernel.vjp(solution, _plain(edges), _single(cotangent), wants_edges)
-    if wants_edges:
-        by_edges = (by_edges.sum(0, keepdim=True) if len(edges) == 1 else by_edges).to(edges)
-    return by_scores.to(cotangent), by_edges
-
-
-def _wants_subsets(edges: Tensor, needs_edges: bool) -> bool:
-    """At t = 0 the pairs' gradient depends on the mixture, which the relaxation does not list."""
-    return needs_edges and bool((edges == 0).any())
-
-
-class _Eager(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-        solution = _solve(unary, edges, budgets, _wants_subsets(edges, ctx.needs_input_grad[1]))
-        ctx.save_for_backward(edges)
-        ctx.solution = solution  # neither an input nor the output: no need to track its versions
-        return solution.y.to(unary, copy=True)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        (edges,) = ctx.saved_tensors
-        needs_edges, again = ctx.needs_input_grad[1], torch.is_grad_enabled()
-        if again and not needs_edges:
-            return _Jacobian.apply(cotangent, edges, ctx.solution), None, None  # type: ignore[no-untyped-call]
-        gradients = _gradients(ctx.solution, edges, cotangent, needs_edges)
-        if again:
-            gradients = _Once.apply(cotangent, *gradients)  # type: ignore[no-untyped-call]
-        return gradients[0], gradients[1] if needs_edges else None, None
-
-
-class _Jacobian(torch.autograd.Function):
-    """The product with the scores' Jacobian, which is symmetric and locally constant."""
-
-    @staticmethod
-    def forward(ctx: Any, cotangent: Tensor, edges: Tensor, solution: kernel.Solution) -> Tensor:
-        ctx.save_for_backward(edges)
-        ctx.solution = solution
-        return _gradients(solution, edges, cotangent, False)[0]
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        (edges,) = ctx.saved_tensors
-        again = _Jacobian.apply(cotangent, edges, ctx.solution)  # type: ignore[no-untyped-call]
-        return again, None, None
-
-
-class _Once(torch.autograd.Function):
-    """Gradients that refuse to be differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, cotangent: Tensor, *gradients: Tensor) -> Any:  # noqa: ARG004
-        return tuple(gradient.clone() for gradient in gradients)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError(_NO_SECOND_DERIVATIVE)
-
-
-@torch.library.custom_op(
-    "hopfy::sequential_ksubsets",
-    mutates_args=(),
-    schema="(Tensor unary, Tensor edges, Tensor budgets) -> Tensor",
-)
-def _operator(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    return _solve(unary, edges, budgets).y.to(unary)
-
-
-@torch.library.custom_op(
-    "hopfy::sequential_ksubsets_vjp",
-    mutates_args=(),
-    schema="(Tensor unary, Tensor edges, Tensor budgets, Tensor cotangent) -> (Tensor, Tensor)",
-)
-def _operator_vjp(
-    unary: Tensor, edges: Tensor, budgets: Tensor, cotangent: Tensor
-) -> tuple[Tensor, Tensor]:
-    # The active sets' sizes depend on the numbers, so a graph cannot hold them: solve again.
-    solution = _solve(unary, edges, budgets, _wants_subsets(edges, True))
-    return _gradients(solution, edges, cotangent)
-
-
-@_operator.register_fake
-def _(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-    return torch.empty_like(unary, memory_format=torch.contiguous_format)
-
-
-@_operator_vjp.register_fake
-def _(
-    unary: Tensor,
-    edges: Tensor,
-    budgets: Tensor,
-    cotangent: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(unary), torch.empty_like(edges)
-
-
-def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _operator_backward(ctx: Any, cotangent: Tensor) -> Any:
-    return *_operator_vjp(*ctx.saved_tensors, cotangent), None
-
-
-_operator.register_autograd(_operator_backward, setup_context=_keep_inputs)
-
-
-class _Transformable(torch.autograd.Function):
-    """For `torch.func`: solves again in the backward pass, as the operator does."""
-
-    @staticmethod
-    def forward(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
-        return _solve(unary, edges, budgets).y.to(unary)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return *_TransformableVjp.apply(*ctx.saved_tensors, cotangent), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
-        unary, edges, budgets = _unfolded(info.batch_size, in_dims, inputs)
-        y = _Transformable.apply(*_folded(unary, edges, budgets))  # type: ignore[no-untyped-call]
-        return y.reshape(unary.shape), 0
-
-
-class _TransformableVjp(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        unary: Tensor, edges: Tensor, budgets: Tensor, cotangent: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        solution = _solve(unary, edges, budgets, _wants_subsets(edges, True))
-        return _gradients(solution, edges, cotangent)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: there is no second derivative."""
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError(_NO_SECOND_DERIVATIVE)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
-        unary, edges, budgets, cotangent = _unfolded(info.batch_size, in_dims, inputs)
-        folded = _folded(unary, edges, budgets)
-        apply = _TransformableVjp.apply
-        by_scores, by_edges = apply(*folded, cotangent.flatten(0, 1))  # type: ignore[no-untyped-call]
-        by_edges = by_edges.reshape(*unary.shape[:2], -1)
-        if edges.shape[1] == 1:
-            by_edges = by_edges.sum(1, keepdim=True)
-        return (by_scores.reshape(unary.shape), by_edges), (0, 0)
-
-
-def _unfolded(size: int, in_dims: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """Every input with the mapped dimension first."""
-    return [
-        part.expand(size, *part.shape) if dim is None else part.movedim(dim, 0)
-        for part, dim in zip(inputs, in_dims, strict=True)
-    ]
-
-
-def _folded(unary: Tensor, edges: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mapped dimension becomes rows; every row gets edges of its own."""
-    edges = edges.expand(*unary.shape[:2], edges.shape[-1])
-    return unary.flatten(0, 1), edges.flatten(0, 1), budgets.flatten(0, 1)

@@ -8,17 +8,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopfy._kernels.active_set.weights import (
+    NOISE,
+    ZERO,
+    append,
+    descend,
+    exchange,
+    lower_solve,
+    upper_solve,
+)
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["State", "fresh", "grown", "start", "step"]
 
-# Squared distance to the affine hull, relative to the Gram entry, below which a vertex counts as in it.
-_DEPENDENT = 1e-10
-# Weights below this are zero: the vertex leaves.
-_ZERO = 1e-13
-_SMALL = 1e-9
-# Rounding in sums of scores, relative to the sum of their sizes.
-_NOISE = 1e-14
 _EPS = 4e-16
 
 Floats = NDArray[np.float64]
@@ -93,130 +95,6 @@ def _score(bits, factor_bits, base, factor_base, scores, factor_scores):
 
 
 @part
-def _lower_solve(factor, size, x):
-    for i in range(size):
-        total = x[i]
-        for j in range(i):
-            total -= factor[i, j] * x[j]
-        x[i] = total / factor[i, i]
-
-
-@part
-def _upper_solve(factor, size, x):
-    for i in range(size - 1, -1, -1):
-        x[i] /= factor[i, i]
-        for j in range(i):
-            x[j] -= factor[i, j] * x[i]
-
-
-@part
-def _append(factor, gram, order, size, slot):
-    """Extend the Cholesky factor by one vertex; False (and nothing done) if it is dependent."""
-    row = factor[size]
-    for i in range(size):
-        row[i] = gram[order[i], slot]
-    _lower_solve(factor, size, row)
-    pivot = gram[slot, slot]
-    for i in range(size):
-        pivot -= row[i] * row[i]
-    if pivot <= _DEPENDENT * gram[slot, slot]:
-        return False
-    row[size] = np.sqrt(pivot)
-    return True
-
-
-@part
-def _remove(factor, order, size, position):
-    """Take one vertex out of the Cholesky factor by Givens rotations; its slot becomes free."""
-    slot = order[position]
-    for i in range(position, size - 1):
-        order[i] = order[i + 1]
-        for j in range(i + 2):
-            factor[i, j] = factor[i + 1, j]
-    order[size - 1] = slot
-    for k in range(position, size - 1):
-        a, b = factor[k, k], factor[k, k + 1]
-        r = np.hypot(a, b)
-        c, s = a / r, b / r
-        factor[k, k], factor[k, k + 1] = r, 0.0
-        for i in range(k + 1, size - 1):
-            a, b = factor[i, k], factor[i, k + 1]
-            factor[i, k] = c * a + s * b
-            factor[i, k + 1] = c * b - s * a
-
-
-@part
-def _affine_optimum(factor, gram, order, size, linear, answer, ones, rest):
-    """The best weights that sum to one, negative ones allowed, refined once with the exact Gram."""
-    for i in range(size):
-        ones[i] = 1.0
-        answer[i] = linear[order[i]]
-    _lower_solve(factor, size, ones)
-    _upper_solve(factor, size, ones)
-    _lower_solve(factor, size, answer)
-    _upper_solve(factor, size, answer)
-    mass = ones[:size].sum()
-    shift = (1.0 - answer[:size].sum()) / mass
-    for i in range(size):
-        answer[i] += shift * ones[i]
-    for i in range(size):
-        rest[i] = linear[order[i]] + shift
-        for j in range(size):
-            rest[i] -= gram[order[i], order[j]] * answer[j]
-    _lower_solve(factor, size, rest)
-    _upper_solve(factor, size, rest)
-    shift = (1.0 - answer[:size].sum() - rest[:size].sum()) / mass
-    for i in range(size):
-        answer[i] += rest[i] + shift * ones[i]
-
-
-@part
-def _descend(factor, gram, order, size, linear, weights, buffers):
-    """Move to the optimum over the hull of the active vertices; those that reach zero leave."""
-    answer, ones, rest = buffers[0], buffers[1], buffers[2]
-    while size > 1:
-        _affine_optimum(factor, gram, order, size, linear, answer, ones, rest)
-        step, first = 1.0, -1
-        for i in range(size):
-            if answer[i] <= _ZERO:
-                weight = weights[order[i]]
-                ratio = weight / (weight - answer[i]) if weight > answer[i] else 0.0
-                if first < 0 or ratio < step:
-                    step, first = ratio, i
-        for i in range(size):
-            slot = order[i]
-            weights[slot] += step * (answer[i] - weights[slot])
-        if first < 0:
-            return size
-        weights[order[first]] = 0.0
-        _remove(factor, order, size, first)
-        size -= 1
-    weights[order[0]] = 1.0
-    return size
-
-
-@part
-def _exchange(factor, order, size, slot, weights, gains):
-    """A vertex inside the affine hull of the others: the objective is linear along its direction.
-
-    Walk until a weight reaches zero and let that vertex go. ``gains`` holds, by position, the
-    affine coefficients of the new vertex.
-    """
-    step, first = np.inf, -1
-    for i in range(size):
-        if gains[i] > _SMALL:
-            ratio = weights[order[i]] / gains[i]
-            if ratio < step:
-                step, first = ratio, i
-    for i in range(size):
-        weights[order[i]] -= step * gains[i]
-    weights[slot] = step
-    weights[order[first]] = 0.0
-    _remove(factor, order, size, first)
-    return size - 1
-
-
-@part
 def _measure(state, row, slot, size):
     """Fill the Gram entries of a new vertex."""
     vertices, gram, order = state.vertices[row], state.gram[row], state.order[row]
@@ -260,20 +138,20 @@ def _enter(state, row, slot, buffers):
     size = state.size[row]
     _measure(state, row, slot, size)
     weights[slot] = 0.0
-    if not _append(factor, gram, order, size, slot):
+    if not append(factor, gram, order, size, slot):
         gains = buffers[0]
         for i in range(size):
             gains[i] = gram[order[i], slot]
-        _lower_solve(factor, size, gains)
-        _upper_solve(factor, size, gains)
+        lower_solve(factor, size, gains)
+        upper_solve(factor, size, gains)
         slope, noise = linear[slot], state.noise[row, slot]
         for i in range(size):
             slope -= gains[i] * linear[order[i]]
             noise += abs(gains[i]) * state.noise[row, order[i]]
-        if slope <= _NOISE * noise:
+        if slope <= NOISE * noise:
             return False
-        size = _exchange(factor, order, size, slot, weights, gains)
-        if not _append(factor, gram, order, size, slot):
+        size = exchange(factor, order, size, slot, weights, gains)
+        if not append(factor, gram, order, size, slot):
             state.size[row] = size
             return False
     # The new slot takes the first free position.
@@ -282,7 +160,7 @@ def _enter(state, row, slot, buffers):
             order[i] = order[size]
     order[size] = slot
     before = size + 1
-    size = _descend(factor, gram, order, before, linear, weights, buffers)
+    size = descend(factor, gram, order, before, linear, weights, buffers)
     state.size[row] = size
     return True
 
@@ -313,10 +191,10 @@ def start(begin, stop, rows, vertices, factors, weights, scores, factor_scores, 
             )
             state.linear[row, slot], state.noise[row, slot] = total, noise
             _measure(state, row, slot, size)
-            if _append(state.factor[row], state.gram[row], state.order[row], size, slot):
-                state.weights[row, slot] = max(weights[r, s], _ZERO)
+            if append(state.factor[row], state.gram[row], state.order[row], size, slot):
+                state.weights[row, slot] = max(weights[r, s], ZERO)
                 size += 1
-        state.size[row] = _descend(
+        state.size[row] = descend(
             state.factor[row],
             state.gram[row],
             state.order[row],
@@ -353,7 +231,7 @@ def step(begin, stop, rows, vertices, factors, scores, factor_scores, tol, state
             gap -= part
             rounding += abs(part)
         state.gap[row] = gap
-        if gap <= tol + _NOISE * rounding:
+        if gap <= tol + NOISE * rounding:
             state.done[row] = True
             continue
         slot = order[size]

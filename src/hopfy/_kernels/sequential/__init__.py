@@ -29,6 +29,7 @@ __all__ = [
     "Details",
     "Solution",
     "best_subset",
+    "jvp",
     "reference",
     "solve",
     "solve_details",
@@ -107,7 +108,7 @@ def vjp(
     if kernels is None:
         return plain.vjp(*solution, cotangent.double())
     rows, n = solution.y.shape
-    scores_grad = torch.empty_like(cotangent)
+    scores_grad = torch.empty(rows, n, dtype=cotangent.dtype)
     edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
     over_rows(
         kernels.vjp_rows,
@@ -121,6 +122,29 @@ def vjp(
         edges_grad.numpy(),
     )
     return scores_grad, edges_grad
+
+
+def jvp(solution: Solution, edges: Tensor, tangent: Tensor, edge_tangent: Tensor) -> Tensor:
+    """The change (R, N) of the marginals with scores (R, N) and pair scores (R, N - 1).
+
+    All tensors are float64. It is the transpose of `vjp`.
+    """
+    kernels = compiled("sequential.cpu")
+    if kernels is None:
+        return plain.jvp(*solution, tangent, edge_tangent)
+    out = torch.empty(tangent.shape, dtype=torch.float64)
+    over_rows(
+        kernels.jvp_rows,
+        len(out),
+        out.numel(),
+        edges.numpy(),
+        _arrays(kernels, solution),
+        (solution.indicators.numpy(), solution.numbers.numpy()),
+        tangent.numpy(),
+        edge_tangent.numpy(),
+        out.numpy(),
+    )
+    return out
 
 
 def solve_details(scores: Tensor, k: Tensor, edges: Tensor) -> Details:

@@ -24,12 +24,13 @@ from hopfy._kernels.sequential.cpu_relaxed import (
     CERTAIN,
     MASKED,
     is_mixture,
+    pull_of_pairs,
     relax,
     relaxed_vjp,
 )
 from hopfy._runtime.compilation import jit, part
 
-__all__ = ["Answers", "active_rows", "pairs_rows", "relax_rows", "vjp_rows"]
+__all__ = ["Answers", "active_rows", "jvp_rows", "pairs_rows", "relax_rows", "vjp_rows"]
 
 # `Answers.size` of a row that the relaxation leaves to the active set.
 OPEN = -1
@@ -425,11 +426,7 @@ def _regather(answers, r, edges, row):
 def _active_vjp(row, vectors, inverse, grad, edge_grad):
     """Both gradients from the active subsets: a change of their scores moves their weights."""
     m, count = vectors.shape
-    n = row.where.shape[0]
-    at = np.empty(count, np.int64)
-    for i in range(n):
-        if row.unit[i] >= 0:
-            at[row.unit[i]] = i
+    at = _open_places(row, count)
     pull = np.zeros(m)
     for v in range(m):
         for s in range(count):
@@ -443,12 +440,84 @@ def _active_vjp(row, vectors, inverse, grad, edge_grad):
                 grad[i] += share[v]
                 if s > 0 and at[s - 1] == i - 1 and vectors[v, s - 1]:
                     edge_grad[i] += share[v]
+    for i in range(1, row.where.shape[0]):
+        other = _beside_certain(row, i)
+        if other >= 0:
+            edge_grad[i] = grad[other]
+
+
+@part
+def _open_places(row, count):
+    """Where the open positions are in the row."""
+    at = np.empty(count, np.int64)
+    for i in range(row.where.shape[0]):
+        if row.unit[i] >= 0:
+            at[row.unit[i]] = i
+    return at
+
+
+@part
+def _beside_certain(row, i):
+    """The open end of the pair (i - 1, i) if the other is certainly selected, else -1.
+
+    The pair is then selected when the open end is.
+    """
+    if row.unit[i] >= 0 and row.unit[i - 1] < 0 and row.value[i - 1] == 1.0:
+        return i
+    if row.unit[i] < 0 and row.unit[i - 1] >= 0 and row.value[i] == 1.0:
+        return i - 1
+    return -1
+
+
+@jit
+def jvp_rows(start, stop, edges, answers, saved, tangent, edge_tangent, out):
+    """How the marginals (R, N) change with scores and pair scores: the transpose of `vjp_rows`."""
+    n = tangent.shape[1]
+    whole, pulls, where = _new_row(n), np.empty(n), np.empty(n, np.int64)
+    nothing = np.empty(0)
+    begins = _begins(answers.size, start)
+    for r in range(start, stop):
+        spoiled = n > 0 and np.isnan(answers.y[r, 0])
+        out[r] = np.nan if spoiled else 0.0
+        m, count = answers.size[r, 0], answers.size[r, 1]
+        active = _views(saved, begins, m, count)
+        begins = (begins[0] + m * count, begins[1] + m * (m + 1))
+        own = edges[r % edges.shape[0]]
+        if m == 0 and not spoiled:
+            for i in range(n):
+                pulls[i] = tangent[r, i]
+            pull_of_pairs(answers.y[r], answers.unit[r], own, edge_tangent[r], pulls)
+            relaxed_vjp(answers.y[r], answers.unit[r], own, pulls, where, out[r], nothing)
+        elif count > 0:
+            row = _first(whole, _regather(answers, r, own, whole))
+            _active_jvp(row, active, tangent[r], edge_tangent[r], out[r])
+
+
+@part
+def _active_jvp(row, active, tangent, edge_tangent, out):
+    vectors, inverse, _ = active
+    m, count = vectors.shape
+    n = row.where.shape[0]
+    at = _open_places(row, count)
+    for i in range(n):
+        row.theta[i] = tangent[row.where[i]]
+        joined = i > 0 and row.where[i - 1] == row.where[i] - 1
+        row.edge[i] = edge_tangent[row.where[i - 1]] if joined else 0.0
     for i in range(1, n):
-        # Beside a position that is certainly selected, the pair is selected when the other is.
-        if row.unit[i] >= 0 and row.unit[i - 1] < 0 and row.value[i - 1] == 1.0:
-            edge_grad[i] = grad[i]
-        elif row.unit[i] < 0 and row.unit[i - 1] >= 0 and row.value[i] == 1.0:
-            edge_grad[i] = grad[i - 1]
+        other = _beside_certain(row, i)
+        if other >= 0:
+            row.theta[other] += row.edge[i]
+    pull, share = np.zeros(m), np.zeros(m)
+    for v in range(m):
+        for s in range(count):
+            if vectors[v, s]:
+                pull[v] += row.theta[at[s]]
+                if s > 0 and at[s - 1] == at[s] - 1 and vectors[v, s - 1]:
+                    pull[v] += row.edge[at[s]]
+    _weights_change(vectors, inverse, pull, share)
+    for v in range(m):
+        for s in range(count):
+            out[row.where[at[s]]] += share[v] * vectors[v, s]
 
 
 @part

@@ -57,7 +57,7 @@ def reduce(where, theta, edge, k, y, unit, certain):
     n = theta.shape[0]
     verdict = np.empty(n, np.int8)
     raised = False
-    while 0 < n and largest(theta[:n], edge[:n]) > ROUGH:
+    while n > 0 and largest(theta[:n], edge[:n]) > ROUGH:
         _shift(theta[:n])
         settled = 0
         if k == 0 or k == n:

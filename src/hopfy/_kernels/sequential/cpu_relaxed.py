@@ -21,7 +21,7 @@ import numpy as np
 
 from hopfy._runtime.compilation import part
 
-__all__ = ["CERTAIN", "MASKED", "is_mixture", "relax", "relaxed_vjp"]
+__all__ = ["CERTAIN", "MASKED", "is_mixture", "pull_of_pairs", "relax", "relaxed_vjp"]
 
 MASKED, CERTAIN = -2, -1  # units of the entries that are left out, and of those at 0 or 1
 
@@ -368,14 +368,29 @@ def relaxed_vjp(y, unit, edge, cotangent, where, scores_grad, edges_grad):
             scores_grad[where[j]] = share
         start = stop
     for i in range(1, edges_grad.shape[0] + 1):
-        if unit[i] == MASKED or unit[i - 1] == MASKED:
-            edges_grad[i - 1] = 0.0
-        elif edge[i - 1] >= 0.0:
-            edges_grad[i - 1] = scores_grad[i] if y[i] < y[i - 1] else scores_grad[i - 1]
-        elif y[i] + y[i - 1] > 1.0 and (unit[i] < 0 or unit[i] != unit[i - 1]):
-            edges_grad[i - 1] = scores_grad[i] + scores_grad[i - 1]
-        else:
-            edges_grad[i - 1] = 0.0
+        before, here = _ends_that_move_a_pair(y, unit, edge, i)
+        edges_grad[i - 1] = before * scores_grad[i - 1] + here * scores_grad[i]
+
+
+@part
+def _ends_that_move_a_pair(y, unit, edge, i):
+    """Whether the marginal of the pair (i - 1, i) follows that of its first and of its second end."""
+    if unit[i] == MASKED or unit[i - 1] == MASKED:
+        return 0.0, 0.0
+    if edge[i - 1] >= 0.0:
+        return (0.0, 1.0) if y[i] < y[i - 1] else (1.0, 0.0)
+    if y[i] + y[i - 1] > 1.0 and (unit[i] < 0 or unit[i] != unit[i - 1]):
+        return 1.0, 1.0
+    return 0.0, 0.0
+
+
+@part
+def pull_of_pairs(y, unit, edge, edge_tangent, pulls):
+    """Add to the scores' tangent what the pair scores' tangent amounts to."""
+    for i in range(1, edge_tangent.shape[0] + 1):
+        before, here = _ends_that_move_a_pair(y, unit, edge, i)
+        pulls[i - 1] += before * edge_tangent[i - 1]
+        pulls[i] += here * edge_tangent[i - 1]
 
 
 @part

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["best_subset", "pairs", "solve", "vjp"]
+__all__ = ["best_subset", "jvp", "pairs", "solve", "vjp"]
 
 _TOLERANCE = 1e-10
 _ROUGH, _MOST = 1e3, 1e300
@@ -184,13 +184,39 @@ def vjp(
     for row, subsets, inverse, _ in _rows(y, unit, size, indicators, numbers):
         if len(subsets) < 2:
             continue
-        ones = inverse.sum(-1)
-        change = inverse @ (subsets @ cotangent[row])
-        change = 0.5 * (change - ones * change.sum() / ones.sum())
+        change = _weights_change(inverse, subsets @ cotangent[row])
         scores_grad[row] = change @ subsets
         edges_grad[row] = change @ (subsets[:, 1:] * subsets[:, :-1])
     spoiled = y.isnan().any(-1, keepdim=True)
     return scores_grad.masked_fill(spoiled, torch.nan), edges_grad.masked_fill(spoiled, torch.nan)
+
+
+def _weights_change(inverse: Tensor, pull: Tensor) -> Tensor:
+    ones = inverse.sum(-1)
+    change = inverse @ pull
+    return 0.5 * (change - ones * change.sum() / ones.sum())
+
+
+def jvp(
+    y: Tensor,
+    unit: Tensor,
+    size: Tensor,
+    iterations: Tensor,
+    gap: Tensor,
+    missing: Tensor,
+    indicators: Tensor,
+    numbers: Tensor,
+    tangent: Tensor,
+    edge_tangent: Tensor,
+) -> Tensor:
+    """How the marginals change with the scores and the pair scores: the transpose of `vjp`."""
+    out = torch.zeros_like(y)
+    for row, subsets, inverse, _ in _rows(y, unit, size, indicators, numbers):
+        if len(subsets) < 2:
+            continue
+        pull = _scores(subsets, tangent[row], edge_tangent[row])
+        out[row] = _weights_change(inverse, pull) @ subsets
+    return out.masked_fill(y.isnan().any(-1, keepdim=True), torch.nan)
 
 
 def pairs(
