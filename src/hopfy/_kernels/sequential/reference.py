@@ -55,8 +55,8 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
             continue
         missing[row] = (k[row] - kept.sum()).clamp_min(0)
         budget = int(k[row] - missing[row])
-        settled, *rest = _reduced(theta, pair, kept, budget)
-        subsets, weights, gap[row], iterations[row] = _active_set(*rest)
+        settled, theta, pair, kept_open, left = _reduced(theta, pair, kept, budget)
+        subsets, weights, gap[row], iterations[row] = _active_set(theta, pair, kept_open, left)
         subsets = torch.where(settled >= 0, settled.to(theta), subsets)
         y[row] = weights @ subsets
         differ = subsets.amin(0) < subsets.amax(0)
