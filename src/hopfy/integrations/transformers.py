@@ -1,0 +1,111 @@
+"""Any map in the attention of Hugging Face models.
+
+>>> from hopfy.integrations.transformers import register  # doctest: +SKIP
+>>> register("hopfy", omega="1.5-entmax")  # doctest: +SKIP
+>>> model.set_attn_implementation("hopfy")  # doctest: +SKIP
+>>> model.set_attn_implementation("sdpa")  # back again  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hopfy import functional as F
+from hopfy.omega import Omega, omega_from
+
+__all__ = ["register"]
+
+# Arguments that change the scores in ways that this attention does not know.
+_UNKNOWN = {
+    "softcap": "capped scores",
+    "s_aux": "attention sinks",
+    "cache": "a paged cache",
+}
+
+
+def register(name: str = "hopfy", omega: Omega | str | nn.Module = "1.5-entmax") -> None:
+    """Make ``model.set_attn_implementation(name)`` use this map, in every model.
+
+    The attention and its masks are registered together: a model whose attention has no registered
+    mask would lose causality without a word. Registering a name again replaces its map for all
+    models that use it, which is how alpha is annealed during training.
+
+    Args:
+        name: how models ask for it; any but the names that transformers itself uses.
+        omega: an `hopfy.Omega`, a name, or a module such as `hopfy.nn.LearnableAlpha` (one for all
+            layers, with as many alphas as heads or one).
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    known: Any = AttentionInterface
+    there = known._global_mapping.get(name)
+    if name == "eager" or not (there is None or isinstance(there, _Attention)):
+        raise ValueError(
+            f'expected a name that transformers does not use itself, got {name!r}; try "hopfy".'
+        )
+    chosen = omega if isinstance(omega, nn.Module) else omega_from(omega)
+    AttentionInterface.register(name, _Attention(chosen))
+    AttentionMaskInterface.register(name, sdpa_mask)
+
+
+class _Attention:
+    """A function of transformers' attention interface."""
+
+    def __init__(self, omega: Omega | nn.Module) -> None:
+        self.omega = omega
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        position_bias: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Queries (B, Hq, M, D), keys and values (B, H, N, D); the output is (B, M, Hq, D)."""
+        for argument, what in _UNKNOWN.items():
+            if options.get(argument) is not None:
+                raise ValueError(
+                    f"expected a model without {what}, got {argument}={options[argument]!r}; use "
+                    'attn_implementation="eager" for it.'
+                )
+        if is_causal is None:
+            is_causal = bool(getattr(module, "is_causal", True))
+        is_causal = bool(query.shape[2] > 1 and attention_mask is None and is_causal)
+        if position_bias is not None:
+            attention_mask = _with_bias(attention_mask, position_bias)
+        need_weights = _wants_weights(module, options)
+        found = F.attention(
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout,
+            is_causal,
+            scaling,
+            key.shape[1] != query.shape[1],
+            omega=self.omega,
+            return_weights=need_weights,
+        )
+        output, weights = found if need_weights else (found, None)
+        return output.transpose(1, 2).contiguous(), weights
+
+
+def _wants_weights(module: nn.Module, options: dict[str, Any]) -> bool:
+    config = getattr(module, "config", None)
+    return bool(options.get("output_attentions") or getattr(config, "output_attentions", False))
+
+
+def _with_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else bias + mask
