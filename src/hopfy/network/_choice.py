@@ -9,6 +9,7 @@ from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._step import DenseStep, Stepper
 from hopfy.omega import Omega
 from hopfy.search import ExactIndex
+from hopfy.states import State
 
 __all__ = ["StepperChoice"]
 
@@ -26,8 +27,9 @@ class StepperChoice:
     that are being trained get a new index, without a plan, at every call: nothing can be stale.
     """
 
-    def __init__(self, memories: Tensor, omega: Omega) -> None:
+    def __init__(self, memories: Tensor, omega: Omega, state: State) -> None:
         self._memories = memories
+        self._state = state
         self._omega = omega
         self._queries_seen = 0
         self._kept: tuple[int, IndexedStep] | None = None
@@ -38,7 +40,7 @@ class StepperChoice:
     def __call__(self, queries: int) -> Stepper:
         """The stepper for so many queries."""
         if torch.is_grad_enabled() or not self._can_be_indexed(queries):
-            return DenseStep(self._memories, self._omega)
+            return DenseStep(self._memories, self._omega, self._state)
         memories = self._memories
         if memories.requires_grad:
             return self._indexed(0)
@@ -51,7 +53,9 @@ class StepperChoice:
 
     def _can_be_indexed(self, queries: int) -> bool:
         memories, omega = self._memories, self._omega
-        if memories.ndim > 2 or omega.varies_by_row or memories.device.type != "cpu":
+        if memories.ndim > 2 or omega.varies_by_row or not omega.is_bounded:
+            return False
+        if memories.device.type != "cpu":
             return False
         if omega.is_softmax and queries * memories.shape[0] <= _MANY_WEIGHTS:
             return False  # softmax streams at the price of its weights, which fit here

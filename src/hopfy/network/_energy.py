@@ -11,6 +11,14 @@ is least, is the base point: :math:`\mathbf 1 / N` for every generalized negentr
 paper, and k/N each for k-subsets. :math:`R` bounds the norm of a state: the largest pattern norm
 :math:`M` for maps onto the simplex, the sum of the k largest norms for k-subsets. So
 :math:`E \ge 0` for *every* query, not only in the convex hull, and for structures too.
+
+With another regularizer :math:`\Psi` of the state the same three terms are
+
+.. math:: E(q) = \frac{\Omega(\hat y) - \Omega(y_0)}{\beta}
+          + \left[\Psi(q) + \Psi^*(\hat x) - \langle q, \hat x\rangle\right]
+          + \left[c - \Psi^*(\hat x)\right],
+
+where c bounds :math:`\Psi^*` over all mixtures of patterns; where weights have no bound, c = 0.
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ import torch
 from torch import Tensor
 
 from hopfy.omega import Omega
+from hopfy.states import State
 
 __all__ = ["Energy", "energy", "energy_parts"]
 
@@ -35,64 +44,91 @@ class Energy(NamedTuple):
     convex: Tensor
 
 
-def energy(queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor) -> Tensor:
+def energy(
+    queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor, state: State
+) -> Tensor:
     """Eq. 8 in the queries' dtype, shape ``queries.shape[:-1]``; beta is a number or (..., 1)."""
     wide = _wide(queries)
-    scaled = wide * beta
-    scores = _times_memories(scaled, memories)
+    scores = _times_memories(wide * beta, memories)
     with torch.no_grad():
         weights = omega(scores)
         update = _weighted_sum(weights, memories)
         spread = omega.rise(scores, weights).clamp_min(0) / _flat(beta)
-        radius = _radius(omega, memories)
-        norm = torch.linalg.vector_norm(update, dim=-1)
-        room = ((radius - norm) * (radius + norm)).clamp_min(0) / 2
-        value = spread + (wide - update).square().sum(-1) / 2 + room
+        value = spread + state.loss(wide, update) + _room(update, memories, omega, state)
     if torch.is_grad_enabled():
-        value = _with_gradient_of(value, _plain(wide, scores, omega, memories, beta))
-    return value.to(queries.dtype)  # type: ignore[no-any-return]
+        value = _with_gradient_of(value, _plain(wide, scores, omega, memories, beta, state))
+    return value.to(queries.dtype)
+
+
+def _room(update: Tensor, memories: Tensor, omega: Omega, state: State) -> Tensor:
+    r""":math:`c - \Psi^*(\hat x)`; without a bound on the weights there is no such constant c."""
+    if not omega.is_bounded:
+        return -state.conjugate(update)
+    return state.room(update, _largest_total(omega, memories, state))
 
 
 def _plain(
-    wide: Tensor, scores: Tensor, omega: Omega, memories: Tensor, beta: float | Tensor
+    wide: Tensor,
+    scores: Tensor,
+    omega: Omega,
+    memories: Tensor,
+    beta: float | Tensor,
+    state: State,
 ) -> Tensor:
-    r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + (\|q\|^2 + R^2)/2`: right gradients."""
+    r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + \Psi(q) + c`: right gradients."""
     conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
-    radius = _radius(omega, memories)
-    return -conjugate / _flat(beta) + (wide.square().sum(-1) + radius.square()) / 2
+    constant = _constant(omega, memories, state)
+    return -conjugate / _flat(beta) + state.value(wide) + constant
 
 
 def _with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
-    return value + (other - other.detach())
+    return value + torch.where(value.isfinite(), other - other.detach(), 0.0)
 
 
-def energy_parts(queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor) -> Energy:
-    """The concave part (never positive) and the convex part of Eq. 8."""
+def energy_parts(
+    queries: Tensor, memories: Tensor, omega: Omega, beta: float | Tensor, state: State
+) -> Energy:
+    r"""The concave and the convex part of Eq. 8.
+
+    For the Euclidean state both are written around the base point, as in the paper: the concave part
+    is :math:`-L_\Omega(\beta X q; y_0)/\beta \le 0`. For other states the convex part is
+    :math:`\Psi(q) + c` and the concave one the rest.
+    """
     wide = _wide(queries)
     scores = _times_memories(wide * beta, memories)
+    if not state.is_identity:
+        conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
+        constant = _constant(omega, memories, state)
+        concave, convex = -conjugate / _flat(beta), state.value(wide) + constant
+        return Energy(concave.to(queries.dtype), convex.to(queries.dtype))
     base = omega.base_point(scores)
     together = base.ndim > 1 or memories.ndim == 2
     concave = -omega.base_loss(scores) / _flat(beta)
     mean = _weighted_sum(base if together else base.unsqueeze(0), memories)
-    radius = _radius(omega, memories)
-    norm = torch.linalg.vector_norm(mean, dim=-1)
-    room = (radius - norm) * (radius + norm) / 2
-    convex = (wide - mean).square().sum(-1) / 2 + room
+    room = state.room(mean, _largest_total(omega, memories, state))
+    convex = state.loss(wide, mean) + room
     return Energy(concave.to(queries.dtype), convex.to(queries.dtype))
 
 
-def _radius(omega: Omega, memories: Tensor) -> Tensor:
-    """A bound on the norm of every state, shape (...,  1) beside the queries."""
+def _constant(omega: Omega, memories: Tensor, state: State) -> Tensor | float:
+    r"""The constant c, a bound on :math:`\Psi^*(X^\top y)` over all answers y; 0 if there is none."""
+    if not omega.is_bounded:
+        return 0.0
+    return state.ceiling(_largest_total(omega, memories, state), memories.shape[-1])
+
+
+def _largest_total(omega: Omega, memories: Tensor, state: State) -> Tensor:
+    """The largest sum of sizes of patterns that an answer can add up, (..., 1)."""
     blocks = torch.split(memories, _rows_per_block(memories), dim=-2)
-    norms = torch.cat([torch.linalg.vector_norm(_wide(block), dim=-1) for block in blocks], -1)
+    sizes = torch.cat([state.size(_wide(block)) for block in blocks], -1)
     mass = omega.largest_mass
     if mass is None:
-        mass = float(norms.shape[-1])
-    # No state is longer than the norms that its weights, each at most 1, can add up.
-    largest = norms.sort(-1, descending=True).values
-    places = torch.arange(norms.shape[-1], device=norms.device)
-    share = (torch.as_tensor(mass, device=norms.device).amax() - places).clamp(0, 1)
-    return (largest * share).sum(-1, keepdim=norms.ndim > 1)
+        mass = float(sizes.shape[-1])
+    # No answer adds up more than the largest sizes, each with a weight of at most 1.
+    largest = sizes.sort(-1, descending=True).values
+    places = torch.arange(sizes.shape[-1], device=sizes.device)
+    share = (torch.as_tensor(mass, device=sizes.device).amax() - places).clamp(0, 1)
+    return (largest * share).sum(-1, keepdim=sizes.ndim > 1)
 
 
 def _times_memories(queries: Tensor, memories: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from hopfy.network._retrieval import Retrieval
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import Step, Stepper
 from hopfy.omega import Omega, omega_from
+from hopfy.states import State, state_from
 from hopfy.theory import proves_fixed_point
 
 __all__ = ["HopfieldNetwork"]
@@ -46,6 +47,8 @@ class HopfieldNetwork:
         omega: a regularizer such as ``Tsallis(1.5)`` or ``SparseMAP(KSubsets(3))``, or its name
             (see `omega_from`).
         beta: the inverse temperature, > 0; a tensor broadcasts over the queries (``...``, M).
+        state: the regularizer :math:`\Psi` of the states, such as ``hopfy.states.LayerNorm()``, or its
+            name. The update is then :math:`q \leftarrow \nabla\Psi^*(X^\top \hat y_\Omega(\beta X q))`.
         values: (..., N, E), what to read out for each pattern (hetero-association).
 
     >>> import torch, hopfy
@@ -63,6 +66,7 @@ class HopfieldNetwork:
         omega: Omega | str = "sparsemax",
         beta: float | Tensor = 1.0,
         *,
+        state: State | str = "euclidean",
         values: Tensor | None = None,
     ) -> None:
         self._memories = _owned(as_patterns(memories))
@@ -70,7 +74,8 @@ class HopfieldNetwork:
         check_parameter(beta, BETA)
         self._beta = beta
         self._values = None if values is None else _checked_values(values, self._memories)
-        self._choice = StepperChoice(self._memories, self._omega)
+        self._state = _checked_state(state, self._omega)
+        self._choice = StepperChoice(self._memories, self._omega, self._state)
 
     @property
     def memories(self) -> Tensor:
@@ -88,12 +93,17 @@ class HopfieldNetwork:
         return self._beta
 
     @property
+    def state(self) -> State:
+        """The regularizer of the states."""
+        return self._state
+
+    @property
     def values(self) -> Tensor | None:
         """(..., N, E), what is read out for each pattern."""
         return self._values
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ("memories", "omega", "beta", "values"):
+        if name in ("memories", "omega", "beta", "state", "values"):
             raise AttributeError(
                 f"expected {name} to stay as it is, as indexes and certificates depend on it; make a "
                 "new HopfieldNetwork."
@@ -102,7 +112,8 @@ class HopfieldNetwork:
 
     def __repr__(self) -> str:
         shape = tuple(self.memories.shape)
-        return f"HopfieldNetwork(memories of shape {shape}, omega={self.omega}, beta={self.beta})"
+        state = "" if self.state.is_identity else f", state={self.state}"
+        return f"HopfieldNetwork(memories of shape {shape}, omega={self.omega}, beta={self.beta}{state})"
 
     # ------------------------------------------------------------------ the energy
 
@@ -126,21 +137,27 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         if not self._row_by_row or self._differentiable(queries):
-            return energy(queries, self.memories, self.omega, beta)
+            return energy(queries, self.memories, self.omega, beta, self.state)
         with torch.no_grad():
             parts = self._parts_of_queries(queries, beta)
-            flat = [energy(part, self.memories, self.omega, b) for part, b in parts]
+            flat = [energy(part, self.memories, self.omega, b, self.state) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
 
     @outside_autocast
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
         queries, beta = self._prepared(queries)
-        return energy_parts(queries, self.memories, self.omega, beta)
+        return energy_parts(queries, self.memories, self.omega, beta, self.state)
 
     def gradient(self, queries: Tensor) -> Tensor:
-        r"""The energy's gradient, :math:`q - X^\top \hat y_\Omega(\beta X q)`."""
-        return queries - self.update(queries)
+        r"""The energy's gradient, :math:`\nabla\Psi(q) - X^\top \hat y_\Omega(\beta X q)`.
+
+        For an indicator :math:`\Psi` it is the gradient of the concave part, which is the whole one
+        inside the domain.
+        """
+        if self.state.is_identity:
+            return queries - self.update(queries)
+        return self.state.slope(queries) - self.weights(queries) @ self.memories
 
     # ------------------------------------------------------------------ the dynamics
 
@@ -198,6 +215,11 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         _check_options(max_steps, tol, gradient)
+        if gradient == "implicit" and not self.state.is_identity:
+            raise ValueError(
+                "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
+                f"Jacobian, which the state {self.state} does not have."
+            )
         differentiable = self._differentiable(queries)
         with torch.set_grad_enabled(differentiable and gradient == "unrolled"):
             rules = self._rules(queries, beta, max_steps, tol, trace)
@@ -244,7 +266,8 @@ class HopfieldNetwork:
             return False
         inputs = [queries, self.memories, self.beta, self.values]
         tensors = [each for each in inputs if isinstance(each, Tensor)]
-        return self.omega.requires_grad or any(tensor.requires_grad for tensor in tensors)
+        owners = self.omega.requires_grad or self.state.requires_grad
+        return owners or any(tensor.requires_grad for tensor in tensors)
 
     def _rules(
         self, queries: Tensor, beta: float | Tensor, max_steps: int, tol: float | None, trace: bool
@@ -261,9 +284,9 @@ class HopfieldNetwork:
             if self._row_by_row:
                 old = states[active]
                 own = betas[active] if isinstance(betas, Tensor) and betas.ndim else betas
-                step = stepper.step(old, own)
+                step = self._mapped(stepper.step(old, own))
                 return kept_in_place(old, self.memories, step, lambda r, m: prove(active[r], m))
-            step = stepper.step(states.reshape(shape), beta)
+            step = self._mapped(stepper.step(states.reshape(shape), beta))
             rows = step.weights
             if isinstance(rows, SparseRows):
                 return Step(step.states[active], rows.take(active))
@@ -277,6 +300,23 @@ class HopfieldNetwork:
             tolerance=tol * self._largest_norm(stepper),
         )
 
+    def _mapped(self, step: Step) -> Step:
+        """The step with the state's map applied; patterns that are states come back bit for bit."""
+        if self.state.is_identity:
+            return step
+        states, weights = self.state(step.states), step.weights
+        if isinstance(weights, SparseRows) and self.memories.ndim == 2 and weights.indices.numel():
+            first = weights.offsets[:-1].clamp_max(weights.indices.numel() - 1)
+            alone = (weights.counts == 1) & (weights.values.detach()[first] == 1)
+            whole = alone & self._own_states[weights.indices[first]]
+            states = torch.where(whole.unsqueeze(-1), step.states, states)
+        return step._replace(states=states)
+
+    @property
+    def _own_states(self) -> Tensor:
+        """(N,) whether each pattern is a state of its own."""
+        return self.state.keeps(self.memories)
+
     def _prove(
         self,
         stepper: Stepper,
@@ -287,6 +327,8 @@ class HopfieldNetwork:
     ) -> Tensor:
         """Proofs for sets of patterns; equal sets are asked about once."""
         beta = torch.as_tensor(betas, dtype=torch.float64, device=rows.device).detach().flatten()
+        if not self.state.is_identity:
+            return self._prove_as_states(stepper, beta, rows, members)
         if self.memories.ndim > 2:
             beta = beta.expand(shape[:-1].numel())[rows]
             return self._prove_in_batches(shape, rows, members, beta)
@@ -294,6 +336,28 @@ class HopfieldNetwork:
             return stepper.prove(members, beta[rows])
         sets, back = torch.unique(members, dim=0, return_inverse=True)
         return stepper.prove(sets, beta.expand(sets.shape[0]))[back]
+
+    def _prove_as_states(
+        self, stepper: Stepper, beta: Tensor, rows: Tensor, members: Tensor
+    ) -> Tensor:
+        r"""Prop. 2 for single patterns that are states of their own.
+
+        The state made of a pattern is that pattern up to a rounding :math:`\rho`, so its lead is
+        smaller by at most :math:`2 \rho M`: the margin has to pay for that too.
+        """
+        proven = torch.zeros(rows.numel(), dtype=torch.bool, device=rows.device)
+        margin = self.omega.exact_margin(1)
+        if self.memories.ndim > 2 or members.shape[1] != 1 or margin is None:
+            return proven
+        patterns = self.memories.detach().double()
+        norms = torch.linalg.vector_norm(patterns, dim=-1)
+        off = self.state.rounding(self.memories).double()[members[:, 0]] * patterns.shape[1] ** 0.5
+        own = beta.expand(rows.numel()) if beta.numel() == 1 else beta[rows]
+        stricter = torch.where(
+            off > 0, 1 / (1 / own + 2.01 * off * norms.max() / float(margin)), own
+        )
+        found = stepper.prove(members, stricter)
+        return found & self._own_states[members[:, 0]]
 
     def _prove_in_batches(
         self, shape: torch.Size, rows: Tensor, members: Tensor, beta: Tensor
@@ -375,6 +439,16 @@ def _checked_omega(omega: Omega | str) -> Omega:
             "SparseMAP(Grid(structure, (rows, columns)))."
         )
     return omega
+
+
+def _checked_state(state: State | str, omega: Omega) -> State:
+    state = state_from(state)
+    if not (omega.is_bounded or state.is_bounded):
+        raise ValueError(
+            f"expected a state space that is bounded (Sign, Tanh, Ball, LayerNorm), as the weights of "
+            f"{omega.name} are not, got {state}: its updates would grow without end."
+        )
+    return state
 
 
 def _check_options(max_steps: int, tol: float | None, gradient: str) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
+from hopfy.states import Euclidean, State
 from hopfy.theory import proves_fixed_point
 
 __all__ = ["DenseStep", "Step", "Stepper"]
@@ -59,9 +60,10 @@ class Stepper(Protocol):
 class DenseStep:
     """The update as one product, one map and one product (differentiable, any device)."""
 
-    def __init__(self, memories: Tensor, omega: Omega) -> None:
+    def __init__(self, memories: Tensor, omega: Omega, state: State | None = None) -> None:
         self._memories = memories
         self._omega = omega
+        self._state = Euclidean() if state is None else state
         self._rows_are_alike = memories.ndim == 2 and not omega.varies_by_row
 
     def step(self, queries: Tensor, beta: float | Tensor) -> Step:
@@ -76,8 +78,11 @@ class DenseStep:
         return Step(torch.cat([step.states for step in steps]), _stack(weights))
 
     def _step(self, scaled_queries: Tensor) -> Step:
-        weights = self._omega(scaled_queries @ self._memories.mT)
+        scores = scaled_queries @ self._memories.mT
+        weights, log_factor = self._omega.direction(scores)
         states = weights @ self._memories
+        if isinstance(log_factor, Tensor) and not self._state.is_scale_free:
+            states = states * log_factor.exp().clamp_max(torch.finfo(states.dtype).max)
         states = states.reshape(states.shape[:-1].numel(), self._memories.shape[-1])
         weights = weights.reshape(-1, weights.shape[-1])
         if self._omega.margin == torch.inf:

@@ -1,7 +1,8 @@
-"""Regularisers as objects: one Omega gives a prediction, a conjugate, a loss and a margin."""
+"""Regularizers as objects: one Omega gives a prediction, a conjugate, a loss and a margin."""
 
 from hopfy.functional._attention import resolve_names_with
 from hopfy.omega._base import Omega
+from hopfy.omega._elementwise import Exponential, Polynomial, Quadratic
 from hopfy.omega._names import omega_from
 from hopfy.omega._norm import Norm
 from hopfy.omega._shannon import Shannon
@@ -10,4 +11,14 @@ from hopfy.omega._tsallis import Tsallis
 
 resolve_names_with(omega_from)
 
-__all__ = ["Norm", "Omega", "Shannon", "SparseMAP", "Tsallis", "omega_from"]
+__all__ = [
+    "Exponential",
+    "Norm",
+    "Omega",
+    "Polynomial",
+    "Quadratic",
+    "Shannon",
+    "SparseMAP",
+    "Tsallis",
+    "omega_from",
+]

@@ -51,6 +51,7 @@ class Omega(Described, ABC):
     ``reach(beta)``             where the support must lie
     ``exact_margin(size)``      the lead that makes an answer exact, as a rational number
     ``structures``              the set of structures behind a SparseMAP
+    ``is_bounded``              whether the weights lie in a bounded set
     ``has_fixed_mass``          whether a constant added to a row changes nothing
     ``largest_mass``            how much weight an answer can have in total
     ``base_point(scores)``      the prediction at zero scores
@@ -87,6 +88,15 @@ class Omega(Described, ABC):
     def structures(self) -> Structure | None:
         """The set of structures whose SparseMAP this is; None for every other map."""
         return None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the weights lie in a bounded set."""
+        return True
+
+    def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The weights up to a positive factor per row, and its logarithm (..., 1), without overflow."""
+        return self(scores), 0.0
 
     @property
     def has_fixed_mass(self) -> bool:

@@ -43,7 +43,30 @@ class State(Described, ABC):
         gap = self.value(state) + self.conjugate(z) - (state * z).sum(-1)
         return gap.clamp_min(0)
 
+    def slope(self, state: Tensor) -> Tensor:
+        r""":math:`\nabla\Psi(q)` inside the domain, shaped like the states; 0 for an indicator."""
+        return torch.zeros_like(state)
+
+    # ------------------------------------------------------------------ constants of the energy
+
+    def size(self, patterns: Tensor) -> Tensor:
+        r"""How much a pattern (..., N, D) can add to :math:`\Psi^*(X^\top y)`, shape (..., N)."""
+        return self.conjugate(patterns)
+
+    def ceiling(self, total: Tensor, dimension: int) -> Tensor:  # noqa: ARG002
+        r"""A bound on :math:`\Psi^*(X^\top y)` from the sum of the largest sizes that y can add up."""
+        return total
+
+    def room(self, z: Tensor, total: Tensor) -> Tensor:
+        r""":math:`c - \Psi^*(z)` below the ceiling c of this total, never negative."""
+        return (self.ceiling(total, z.shape[-1]) - self.conjugate(z)).clamp_min(0)
+
     # ------------------------------------------------------------------ facts, with safe defaults
+
+    @property
+    def is_scale_free(self) -> bool:
+        """Whether a positive factor of z changes nothing."""
+        return False
 
     @property
     def is_identity(self) -> bool:

@@ -53,6 +53,19 @@ class Euclidean(State):
     def loss(self, state: Tensor, z: Tensor) -> Tensor:
         return (state - z).square().sum(-1) / 2
 
+    def slope(self, state: Tensor) -> Tensor:
+        return state
+
+    def size(self, patterns: Tensor) -> Tensor:
+        return _norm(patterns)
+
+    def ceiling(self, total: Tensor, dimension: int) -> Tensor:  # noqa: ARG002
+        return total.square() / 2
+
+    def room(self, z: Tensor, total: Tensor) -> Tensor:
+        norm = _norm(z)
+        return ((total - norm) * (total + norm)).clamp_min(0) / 2
+
     def keeps(self, patterns: Tensor) -> Tensor:
         return torch.ones(patterns.shape[:-1], dtype=torch.bool, device=patterns.device)
 
@@ -81,6 +94,10 @@ class Ball(State):
     @property
     def name(self) -> str:
         return "ball"
+
+    @property
+    def is_scale_free(self) -> bool:
+        return True
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.radius * _direction(z)
@@ -120,6 +137,10 @@ class LayerNorm(State):
     def name(self) -> str:
         return "layer-norm"
 
+    @property
+    def is_scale_free(self) -> bool:
+        return True
+
     def __call__(self, z: Tensor) -> Tensor:
         return self.shift + self.scale * math.sqrt(z.shape[-1]) * _direction(_centered(z))
 
@@ -151,6 +172,10 @@ class Sign(State):
     @property
     def name(self) -> str:
         return "sign"
+
+    @property
+    def is_scale_free(self) -> bool:
+        return True
 
     def __call__(self, z: Tensor) -> Tensor:
         return z.sign()
@@ -201,6 +226,15 @@ class Tanh(State):
     def conjugate(self, z: Tensor) -> Tensor:
         size = (self.b * z).abs()
         return (size + torch.log1p(torch.exp(-2 * size))).sum(-1) / self.b
+
+    def slope(self, state: Tensor) -> Tensor:
+        return torch.atanh(state) / self.b
+
+    def size(self, patterns: Tensor) -> Tensor:
+        return patterns.abs().sum(-1)
+
+    def ceiling(self, total: Tensor, dimension: int) -> Tensor:
+        return total + dimension * math.log(2.0) / self.b  # log 2 cosh(t) <= |t| + log 2
 
     def of_patterns(self, patterns: Tensor) -> Tensor:
         """The patterns themselves: squashing them would only shrink them."""

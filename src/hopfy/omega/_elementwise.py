@@ -1,0 +1,136 @@
+"""Regularizers without a simplex: each weight depends on its own score alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hopfy._checks import BETA, check_parameter, masked
+from hopfy.omega._base import Omega
+
+__all__ = ["Exponential", "Polynomial", "Quadratic"]
+
+
+class ElementwiseOmega(Omega):
+    """Weights that are not normalized: bounded by the state, never exact, zero where masked."""
+
+    @property
+    def is_bounded(self) -> bool:
+        return False
+
+    @property
+    def margin(self) -> float:
+        return math.inf
+
+    def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:  # noqa: ARG002
+        scores = masked(scores, mask)
+        there = scores > -torch.inf
+        weights = self._weights(torch.where(there | scores.isnan(), scores, 0.0))
+        return torch.where(there | scores.isnan(), weights, 0.0)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Quadratic(ElementwiseOmega):
+    r"""Half the squared norm on all of :math:`\mathbb R^N`: the weights are the scores.
+
+    With the state `hopfy.states.Sign` this is Hopfield's network of 1982,
+    :math:`q \leftarrow \mathrm{sign}(X^\top X q)`.
+
+    >>> import torch, hopfy
+    >>> hopfy.omega.Quadratic()(torch.tensor([1.0, -2.0]))
+    tensor([ 1., -2.])
+    """
+
+    family = "quadratic"
+
+    @property
+    def name(self) -> str:
+        return "identity"
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
+        return weights.square().sum(dim) / 2
+
+
+@dataclass(frozen=True)
+class Polynomial(ElementwiseOmega):
+    r"""The conjugate of :math:`\sum_i |\theta_i|^{n+1}/(n+1)`: the weights are :math:`\theta_i^n`.
+
+    For even n negative scores get weight 0, so that the conjugate stays convex. With the state
+    `hopfy.states.Sign` this is the dense associative memory of Krotov and Hopfield (2016).
+
+    >>> import torch, hopfy
+    >>> hopfy.omega.Polynomial(2)(torch.tensor([3.0, -2.0]))
+    tensor([9., 0.])
+    >>> hopfy.omega.Polynomial(3)(torch.tensor([3.0, -2.0]))
+    tensor([27., -8.])
+    """
+
+    n: int = 3
+    family = "polynomial"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"expected n to be an integer of at least 1, got {self.n!r}.")
+
+    @property
+    def name(self) -> str:
+        return f"{self.n}-polynomial"
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        base = scores if self.n % 2 else scores.clamp_min(0)
+        return base.pow(self.n)
+
+    def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
+        top = scores.detach().abs().amax(-1, keepdim=True)
+        top = torch.where((top > 0) & top.isfinite(), top, 1.0)
+        return self(scores / top), self.n * top.log()
+
+    def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
+        power = (self.n + 1) / self.n
+        value = self.n / (self.n + 1) * weights.abs().pow(power).sum(dim)
+        outside = (weights < 0).any(dim) if self.n % 2 == 0 else torch.zeros_like(value).bool()
+        return torch.where(outside, torch.inf, value)
+
+
+@dataclass(frozen=True)
+class Exponential(ElementwiseOmega):
+    r"""The conjugate of :math:`\sum_i e^{b\theta_i}/b`: the weights are :math:`e^{b\theta_i}`.
+
+    With the state `hopfy.states.Sign` this is the network of Demircigil et al. (2017). A network computes
+    the weights relative to the largest, so that nothing overflows; by itself the map may give infinity.
+
+    >>> import torch, hopfy
+    >>> hopfy.omega.Exponential()(torch.tensor([0.0, 1.0]))
+    tensor([1.0000, 2.7183])
+    """
+
+    b: float | Tensor = 1.0
+    family = "exponential"
+
+    def __post_init__(self) -> None:
+        check_parameter(self.b, BETA)
+
+    @property
+    def name(self) -> str:
+        return "exponential"
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        return torch.exp(self.b * scores)
+
+    def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
+        top = scores.detach().amax(-1, keepdim=True)
+        top = torch.where(top.isfinite(), top, 0.0)
+        return self(scores - top), self.b * top
+
+    def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
+        value = (torch.xlogy(weights, weights) - weights).sum(dim) / self.b
+        return torch.where((weights < 0).any(dim), torch.inf, value)
