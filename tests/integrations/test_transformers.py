@@ -15,7 +15,7 @@ import hopfy
 
 transformers = pytest.importorskip("transformers")
 
-from hopfy.integrations.transformers import register  # noqa: E402
+from hopfy.integrations.transformers import register, sparse_cache  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -284,3 +284,22 @@ def test_trainer(tmp_path) -> None:
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("omega", ["1.5-entmax", "sparsemax", "3-normmax", "softmax", "2-subsets"])
+def test_generate_with_a_sparse_cache(omega: str, beams: int) -> None:
+    """The same tokens as with any other cache, left padding and grouped heads included."""
+    register("hopfy", omega=omega)
+    model = made("llama")
+    model.set_attn_implementation("hopfy")
+    inputs = inputs_of("llama")
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "num_beams": beams}
+    wanted = model.generate(**inputs, **options)
+    cache = sparse_cache()
+    assert torch.equal(model.generate(**inputs, past_key_values=cache, **options), wanted)
+    stats = cache.stats()
+    assert stats.steps > 0
+    assert stats.selected <= stats.read <= stats.keys
+    if omega == "sparsemax":
+        assert stats.read < stats.keys

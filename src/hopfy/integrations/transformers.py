@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from hopfy import functional as F
+from hopfy.nn import CacheStats, SparseCache
 from hopfy.omega import Omega, omega_from
 
-__all__ = ["register"]
+__all__ = ["register", "sparse_cache"]
 
+_MARK = "_hopfy_cache"
 # Arguments that change the scores in ways that this attention does not know.
 _UNKNOWN = {
     "softcap": "capped scores",
@@ -84,6 +86,10 @@ class _Attention:
         if position_bias is not None:
             attention_mask = _with_bias(attention_mask, position_bias)
         need_weights = _wants_weights(module, options)
+        cache: SparseCache | None = getattr(key, _MARK, None)
+        if cache is not None and query.shape[2] == 1 and not (need_weights or dropout):
+            found = cache.attend(query, self.omega, scale=scaling, mask=attention_mask)
+            return found.transpose(1, 2).contiguous(), None
         found = F.attention(
             query,
             key,
@@ -98,6 +104,69 @@ class _Attention:
         )
         output, weights = found if need_weights else (found, None)
         return output.transpose(1, 2).contiguous(), weights
+
+
+def sparse_cache() -> Any:
+    """A cache for ``model.generate(..., past_key_values=sparse_cache())``.
+
+    Decoding steps of a registered attention then read only the keys that can have weight, see
+    `hopfy.nn.SparseCache`; the tokens are those of any other cache. ``cache.stats()`` says how many
+    keys were read. Beam search and cropping encode the keys again.
+    """
+    from transformers import cache_utils
+
+    parts: Any = cache_utils
+
+    class SparseLayer(parts.DynamicLayer):  # type: ignore[misc]
+        """A layer of the cache: all keys and values, with codes beside them."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.store = SparseCache()
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+        ) -> tuple[Tensor, Tensor]:
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+            if self.get_seq_length() != len(self.store):  # cropped, reordered or repeated
+                self._encode_again()
+            self.store.append(key_states, value_states)
+            self.keys, self.values = self.store.keys, self.store.values
+            setattr(self.keys, _MARK, self.store)  # how the attention finds it
+            return self.keys, self.values
+
+        def _encode_again(self) -> None:
+            if self.get_seq_length():
+                self.store.replace(self.keys, self.values)
+            else:
+                self.store = SparseCache()
+
+        def reset(self) -> None:
+            super().reset()
+            self.store = SparseCache()
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            super().reorder_cache(beam_idx)
+            self._encode_again()
+
+        def batch_repeat_interleave(self, repeats: int) -> None:
+            super().batch_repeat_interleave(repeats)
+            self._encode_again()
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            super().batch_select_indices(indices)
+            self._encode_again()
+
+    class SparseCacheOfLayers(parts.Cache):  # type: ignore[misc]
+        """One `SparseLayer` for each layer of a model."""
+
+        def stats(self) -> CacheStats:
+            """What the decoding steps of all layers have cost."""
+            parts = [layer.store.stats() for layer in self.layers]
+            return CacheStats(*(sum(counts) for counts in zip(*parts, strict=True)))
+
+    return SparseCacheOfLayers(layer_class_to_replicate=SparseLayer)
 
 
 def _wants_weights(module: nn.Module, options: dict[str, Any]) -> bool:

@@ -11,9 +11,11 @@ from hopfy.nn._hopfield import Hopfield, HopfieldLookup, HopfieldPooling
 from hopfy.nn._learnable import LearnableAlpha, LearnableBeta
 from hopfy.nn._maps import Entmax, KSubsets, Normmax, Softmax, Sparsemax
 from hopfy.nn._share import ShareOfLength
+from hopfy.nn._sparse_cache import CacheStats, SparseCache
 from hopfy.nn._transformer import HopfieldDecoderLayer, HopfieldEncoderLayer
 
 __all__ = [
+    "CacheStats",
     "Entmax",
     "Hopfield",
     "HopfieldAttention",
@@ -28,6 +30,7 @@ __all__ = [
     "ShareOfLength",
     "Sizes",
     "Softmax",
+    "SparseCache",
     "Sparsemax",
     "from_hflayers",
 ]

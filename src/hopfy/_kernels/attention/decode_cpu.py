@@ -1,0 +1,220 @@
+# mypy: ignore-errors
+r"""Compiled steps of exact sparse decoding: one query over many keys, of which few are read.
+
+Each key has a code, its entries rounded to 8 bits, and a bound on what that loses: with the code's
+vector :math:`c_i` and :math:`e \ge \|k_i - c_i\|` for all keys of a page,
+:math:`|q^\top k_i - q^\top c_i| \le \|q\| e`. The threshold of a map grows with every score, so the
+threshold of lower bounds is a lower bound :math:`\tau_0` of the threshold: a key whose upper bound
+does not exceed it has weight 0, exactly. Only the others are read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hopfy._kernels.attention.cpu import _bounding_power, _fold, _newton_of_powers, _weigh_powers
+from hopfy._kernels.row_tools import PADDING, pad
+from hopfy._runtime.compilation import jit
+
+__all__ = ["PAGE", "decode", "encode"]
+
+PAGE = 64  # keys per page: their codes lie side by side, entry by entry
+_MAX_STEPS = 60
+_MANY = 4096
+
+
+@jit
+def encode(start, stop, keys, codes, units, errors, first, last):
+    """Codes of the keys [first, last) of the groups [start, stop), and the bound of each page.
+
+    ``codes`` is (G, pages, D, PAGE). ``units`` scales a code back to the key. A bound holds
+    what rounding to 8 bits loses, and what float32 loses in the product of a query and a code.
+    """
+    size = keys.shape[2]
+    for g in range(start, stop):
+        for i in range(first, last):
+            key = keys[g, i]
+            largest, norm = 0.0, 0.0
+            for d in range(size):
+                value = np.float64(key[d])
+                largest = max(largest, abs(value))
+                norm += value * value
+            unit = np.float32(largest / 127.0)
+            units[g, i] = unit
+            lost = 0.0
+            for d in range(size):
+                value = np.float64(key[d])
+                code = round(value / np.float64(unit)) if unit > 0 else 0.0
+                code = max(-127.0, min(127.0, code))
+                codes[g, i // PAGE, d, i % PAGE] = np.int8(code)
+                rest = value - np.float64(unit) * code
+                lost += rest * rest
+            bound = math.sqrt(lost) * (1 + 1e-6) + (size + 8) * 1.2e-7 * math.sqrt(norm)
+            place = i // PAGE
+            if i % PAGE == 0 or bound > errors[g, place]:
+                errors[g, place] = np.float32(bound * (1 + 1e-6))
+
+
+@jit
+def _bounds(query, length, codes, units, errors, low, high, lower, upper):
+    """Bounds of the products of a query with the keys [low, high)."""
+    size = query.shape[0]
+    total = np.empty(PAGE, np.float32)
+    for p in range(low // PAGE, (high + PAGE - 1) // PAGE):
+        block = codes[p]
+        for j in range(PAGE):
+            total[j] = 0
+        for d in range(size):
+            factor, row = query[d], block[d]
+            for j in range(PAGE):
+                total[j] += factor * np.float32(row[j])
+        slack = np.float32(length * errors[p] * (1.0 + 1e-6))
+        first, last = max(low, p * PAGE), min(high, (p + 1) * PAGE)
+        for i in range(first, last):
+            score = total[i - p * PAGE] * units[i]
+            lower[i - low] = score - slack
+            upper[i - low] = score + slack
+
+
+@jit
+def _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x):
+    """A lower bound of the threshold of scores, given lower bounds of them."""
+    used = _fold(bounds, n, lanes)
+    held = _fold(lanes, used, fewer)
+    top = fewer[0]
+    for i in range(held):
+        top = max(top, fewer[i])
+    part = lanes
+    if n > _MANY:  # part of the scores has a lower threshold than all of them
+        part, used = fewer, held
+    s = 1.0
+    power = _bounding_power(gamma)
+    if power:
+        for i in range(used):
+            x[i] = (np.float64(top) - np.float64(part[i])) / margin
+        for _ in range(6):
+            lower = _step(x, used, s, power)
+            if not lower < s:
+                break
+            s = lower
+        s = min(1.0, s * (1.0 + 1e-9))
+    return np.float64(top) - s * margin * (1.0 + 1e-9)
+
+
+@jit
+def _step(x, count, s, power):
+    """One Newton step for ``sum((s - x)_+ ** power) = 1``, from the right."""
+    total, slope = 0.0, 0.0
+    for i in range(count):
+        rest = s - x[i]
+        if rest > 0.0:
+            raised = 1.0
+            for _ in range(power - 1):
+                raised *= rest
+            slope += raised
+            total += raised * rest
+    return min(s, s - (total - total ** (1.0 - 1.0 / power)) / slope)
+
+
+@jit
+def _solve(distance, count, gamma, exponent, powers, weights):
+    """Weights of candidates from their distances to the top, in margins."""
+    pad(distance, count)
+    s = 1.0
+    for _ in range(_MAX_STEPS):
+        if gamma == 1.0:
+            total, inside = 0.0, 0
+            for i in range(count):
+                if distance[i] < s:
+                    total += s - distance[i]
+                    inside += 1
+            lower = min(s, s - (total - 1.0) / inside)
+        else:
+            lower = _newton_of_powers(distance, count, s, gamma, powers)
+        step = s - lower
+        s = lower
+        if not step > 1e-15:
+            break
+    _weigh_powers(weights, distance, count, s, exponent, powers)
+
+
+@jit
+def decode(
+    start,
+    stop,
+    queries,
+    keys,
+    values,
+    codes,
+    units,
+    errors,
+    lows,
+    highs,
+    repeat,
+    scale,
+    alpha,
+    norm,
+    output,
+    read,
+    supports,
+):
+    """Rows [start, stop) of queries (G * repeat, D), each over its keys [low, high).
+
+    ``read`` gets how many keys were read for each row, ``supports`` how many have weight.
+    """
+    size, value_size = queries.shape[1], values.shape[2]
+    room = 1
+    for r in range(start, stop):
+        room = max(room, highs[r] - lows[r])
+    scores, bounds = np.empty(room, np.float32), np.empty(room, np.float32)
+    lanes, fewer = np.empty(room, np.float32), np.empty(room, np.float32)
+    x = np.empty(room + PADDING)
+    distance, powers = np.empty(room + PADDING), np.empty(room + PADDING)
+    weights, chosen = np.empty(room + PADDING), np.empty(room, np.int64)
+    for r in range(start, stop):
+        g, low, high = r // repeat, lows[r], highs[r]
+        n = high - low
+        output[r] = 0
+        read[r] = supports[r] = 0
+        if n <= 0:
+            continue
+        exponent = 1.0 / (alpha[r if alpha.size > 1 else 0] - 1.0)
+        gamma = exponent + 1.0 if norm else exponent
+        margin = 1.0 if norm else exponent
+        query = np.empty(size, np.float32)
+        length = 0.0
+        for d in range(size):
+            query[d] = np.float32(queries[r, d] * scale)
+            length += np.float64(query[d]) * np.float64(query[d])
+        # The rounding of the scaled query belongs to the error of the products, too.
+        length = math.sqrt(length) * (1.0 + 1e-6)
+        _bounds(query, length, codes[g], units[g], errors[g], low, high, bounds, scores)
+        threshold = _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x)
+        slip = 1e-6 * (abs(threshold) + margin)
+        cut = np.float32(threshold - slip)
+        count = 0
+        for i in range(n):
+            chosen[count] = i
+            count += scores[i] >= cut
+        top = -np.inf
+        for j in range(count):
+            key = keys[g, low + chosen[j]]
+            total = 0.0
+            for d in range(size):
+                total += np.float64(queries[r, d]) * np.float64(key[d])
+            x[j] = total * scale
+            top = max(top, x[j])
+        for j in range(count):
+            distance[j] = (top - x[j]) / margin
+        _solve(distance, count, gamma, exponent, powers, weights)
+        support = 0
+        for j in range(count):
+            if weights[j] > 0:
+                support += 1
+                weight = weights[j]
+                value = values[g, low + chosen[j]]
+                for d in range(value_size):
+                    output[r, d] += weight * value[d]
+        read[r], supports[r] = count, support
