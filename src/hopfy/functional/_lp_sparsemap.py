@@ -122,7 +122,7 @@ class _Group:
     def __init__(self, graph: FactorGraph, members: list[int], rows: list[Rows]) -> None:
         self.structure: Structure = graph.factors[members[0]].structure
         self.members = members
-        self.variables = torch.tensor([graph.factors[m].variables for m in members])
+        self.variables = torch.tensor([graph.factors[m].variables for m in members], device="cpu")
         self.shape = graph.factors[members[0]].shape
         parts = [rows[m] for m in members]
 
@@ -137,13 +137,17 @@ class _Group:
             parts[0].batch,
         )
         count, slots = self.rows.scores.shape[0], 1
-        self.vertices = torch.zeros(count, slots, self.rows.scores.shape[1], dtype=torch.int8)
-        self.factors = torch.zeros(count, slots, self.rows.factor_scores.shape[1], dtype=torch.int8)
-        self.weights = torch.ones(count, slots, dtype=torch.float64)
+        self.vertices = torch.zeros(
+            count, slots, self.rows.scores.shape[1], dtype=torch.int8, device="cpu"
+        )
+        self.factors = torch.zeros(
+            count, slots, self.rows.factor_scores.shape[1], dtype=torch.int8, device="cpu"
+        )
+        self.weights = torch.ones(count, slots, dtype=torch.float64, device="cpu")
         self.alive = (self.rows.scores > -torch.inf).any(1)
-        self.gap = torch.zeros(count, dtype=torch.float64)
-        self.iterations = torch.zeros(count, dtype=torch.long)
-        self.closed = torch.ones(count, dtype=torch.bool)
+        self.gap = torch.zeros(count, dtype=torch.float64, device="cpu")
+        self.iterations = torch.zeros(count, dtype=torch.long, device="cpu")
+        self.closed = torch.ones(count, dtype=torch.bool, device="cpu")
         if bool(self.alive.any()):
             which = self.alive.nonzero()[:, 0]
             first = self.oracle(which, self.rows.scores[which], self.rows.factor_scores[which])
@@ -162,7 +166,7 @@ class _Group:
     def keep(self, rows: Tensor) -> None:
         """Go on with some rows of the batch only."""
         size = len(self.members)
-        which = (rows[:, None] * size + torch.arange(size)).flatten()
+        which = (rows[:, None] * size + torch.arange(size, device="cpu")).flatten()
         self.rows = self.rows.take(which)
         self.vertices, self.factors = self.vertices[which], self.factors[which]
         self.weights, self.alive = self.weights[which], self.alive[which]
@@ -205,9 +209,9 @@ class _Group:
 
     def _store(self, which: Tensor, found: ActiveSet) -> None:
         count, slots = self.weights.shape[0], found.weights.shape[1]
-        vertices = torch.zeros(count, slots, self.vertices.shape[2], dtype=torch.int8)
-        factors = torch.zeros(count, slots, self.factors.shape[2], dtype=torch.int8)
-        weights = torch.zeros(count, slots, dtype=torch.float64)
+        vertices = torch.zeros(count, slots, self.vertices.shape[2], dtype=torch.int8, device="cpu")
+        factors = torch.zeros(count, slots, self.factors.shape[2], dtype=torch.int8, device="cpu")
+        weights = torch.zeros(count, slots, dtype=torch.float64, device="cpu")
         weights[:, 0] = 1
         vertices[which], factors[which] = found.vertices, found.factors
         weights[which] = found.weights
@@ -241,13 +245,15 @@ class _Problem:
         for f, factor in enumerate(graph.factors):
             members[factor.structure.oracle_key, factor.shape].append(f)
         self.groups = [_Group(graph, every, parts) for every in members.values()]
-        cover = torch.zeros(len(graph.factors), rows.scores.shape[1], dtype=torch.bool)
+        cover = torch.zeros(
+            len(graph.factors), rows.scores.shape[1], dtype=torch.bool, device="cpu"
+        )
         for f, factor in enumerate(graph.factors):
             cover[f, list(factor.variables)] = True
         self.layout = Layout(cover)
         sizes = [part.factor_scores.shape[1] for part in parts]
-        self.offsets = torch.tensor([0, *sizes]).cumsum(0)
-        self.index = torch.arange(rows.scores.shape[0])
+        self.offsets = torch.tensor([0, *sizes], device="cpu").cumsum(0)
+        self.index = torch.arange(rows.scores.shape[0], device="cpu")
 
     def keep(self, which: Tensor) -> None:
         for group in self.groups:
@@ -269,25 +275,25 @@ class _Problem:
             for g, member in enumerate(group.members):
                 local = group.vertices[g::size]
                 slots = local.shape[1]
-                wide = torch.zeros(count, slots, n, dtype=torch.int8)
+                wide = torch.zeros(count, slots, n, dtype=torch.int8, device="cpu")
                 wide[:, :, group.variables[g]] = local
-                terms = torch.zeros(count, slots, f, dtype=torch.int8)
+                terms = torch.zeros(count, slots, f, dtype=torch.int8, device="cpu")
                 here = slice(int(self.offsets[member]), int(self.offsets[member + 1]))
                 terms[:, :, here] = group.factors[g::size]
                 vertices.append(wide)
                 factors.append(terms)
                 weights.append(group.weights[g::size])
                 owner.extend([member] * slots)
-        nothing = torch.zeros(count, 0, dtype=torch.float64)
+        nothing = torch.zeros(count, 0, dtype=torch.float64, device="cpu")
         joint = JointSet(
-            torch.cat([torch.zeros(count, 0, n, dtype=torch.int8), *vertices], 1),
-            torch.cat([torch.zeros(count, 0, f, dtype=torch.int8), *factors], 1),
+            torch.cat([torch.zeros(count, 0, n, dtype=torch.int8, device="cpu"), *vertices], 1),
+            torch.cat([torch.zeros(count, 0, f, dtype=torch.int8, device="cpu"), *factors], 1),
             torch.cat([nothing, *weights], 1),
             self.clipped(),
-            torch.full((count,), torch.inf, dtype=torch.float64),
-            torch.zeros(count, dtype=torch.long),
-            torch.zeros(count, dtype=torch.bool),
-            torch.tensor(owner, dtype=torch.long),
+            torch.full((count,), torch.inf, dtype=torch.float64, device="cpu"),
+            torch.zeros(count, dtype=torch.long, device="cpu"),
+            torch.zeros(count, dtype=torch.bool, device="cpu"),
+            torch.tensor(owner, dtype=torch.long, device="cpu"),
             self.layout.cover,
         )
         return joint._replace(marginals=self.mixed(joint))
@@ -309,7 +315,7 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> Jo
     if count == 0:
         return _Problem(graph, rows).gathered()
     finished: list[tuple[Tensor, JointSet]] = []
-    left = torch.arange(count)
+    left = torch.arange(count, device="cpu")
     for attempt in (0, 1, 2):
         tamed = _Tamed.of(rows.take(left), attempt)
         joint = _solve_tamed(graph, tamed.rows, tol, max_iter)
@@ -364,7 +370,7 @@ class _Tamed(NamedTuple):
     def holds(self, joint: JointSet) -> Tensor:
         """(B,) bool: whether the solution solves the original rows as well."""
         if not bool((self.low | self.high).any() | self.shrunk.any()):
-            return torch.ones(len(self.shrunk), dtype=torch.bool)
+            return torch.ones(len(self.shrunk), dtype=torch.bool, device="cpu")
         y = torch.cat([joint.marginals, joint.factor_marginals], 1)
         zero, one = y <= _EXACTLY, y >= 1 - _EXACTLY
         holds = (~self.low | zero).all(1) & (~self.high | one).all(1)
@@ -386,9 +392,12 @@ def _quantile(size: Tensor, share: float) -> Tensor:
 def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     """Factors that share nothing: each is a SparseMAP of its own."""
     count = problem.scores.shape[0]
-    one = torch.ones(count, dtype=torch.float64)
-    gap, closed = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.bool)
-    iterations = torch.zeros(count, dtype=torch.long)
+    one = torch.ones(count, dtype=torch.float64, device="cpu")
+    gap, closed = (
+        torch.zeros(count, dtype=torch.float64, device="cpu"),
+        torch.ones(count, dtype=torch.bool, device="cpu"),
+    )
+    iterations = torch.zeros(count, dtype=torch.long, device="cpu")
     for group in problem.groups:
         group.solve(group.local(problem.scores), group.repeated(one), tol, max_iter)
         gap = gap + group.gap.clamp_min(0).reshape(count, -1).sum(1)
@@ -403,13 +412,17 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     count = problem.scores.shape[0]
     degree = problem.layout.degree
     y = problem.clipped()
-    rho = torch.ones(count, dtype=torch.float64)
+    rho = torch.ones(count, dtype=torch.float64, device="cpu")
     surplus = (problem.scores - y) / degree.clamp_min(1)
     messages = [group.local(surplus) for group in problem.groups]
     finished: list[tuple[Tensor, JointSet]] = []
     next_try = _FIRST_TRY
     for iteration in range(1, max_iter + 1):
-        total, pull, apart = torch.zeros_like(y), torch.zeros_like(y), torch.zeros(len(y)).double()
+        total, pull, apart = (
+            torch.zeros_like(y),
+            torch.zeros_like(y),
+            torch.zeros(len(y), device="cpu").double(),
+        )
         copies = []
         for group, message in zip(problem.groups, messages, strict=True):
             per_factor = group.repeated(rho)
@@ -427,7 +440,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
         if iteration >= next_try or iteration == max_iter:
             next_try = iteration + max(_FIRST_TRY, iteration // 4)
             joint = _polished(problem, messages, tol)._replace(
-                iterations=torch.full((len(y),), iteration)
+                iterations=torch.full((len(y),), iteration, device="cpu")
             )
             done = joint.converged | (iteration == max_iter)
             finished.append((problem.index[done], _select(joint, done)))
@@ -493,7 +506,7 @@ def _polished(problem: _Problem, messages: list[Tensor], tol: float) -> JointSet
 def _dual(problem: _Problem, messages: list[Tensor]) -> Tensor:
     """An upper bound on the objective (B,)."""
     y = problem.scores.clone()
-    value = torch.zeros(len(y), dtype=torch.float64)
+    value = torch.zeros(len(y), dtype=torch.float64, device="cpu")
     for group, message in zip(problem.groups, messages, strict=True):
         pull = torch.zeros_like(y)
         _scatter(group, message, pull)
@@ -517,7 +530,7 @@ def _fitted(
     factor, variable = cover.nonzero().unbind(1)
     here = (joint.weights > 0).double()
     mine = torch.nn.functional.one_hot(joint.owner, cover.shape[0]).double()  # (S, F)
-    wide = torch.zeros(count, cover.shape[0], n, dtype=torch.float64)
+    wide = torch.zeros(count, cover.shape[0], n, dtype=torch.float64, device="cpu")
     for group, message in zip(problem.groups, messages, strict=True):
         for g, member in enumerate(group.members):
             local = message[g :: len(group.members)]
@@ -553,30 +566,30 @@ def _select(joint: JointSet, which: Tensor) -> JointSet:
 def _collected(finished: list[tuple[Tensor, JointSet]], count: int) -> JointSet:
     """Rows that ended at different times, in their order, in as many slots as all need."""
     factors = finished[0][1].cover.shape[0]
-    room = torch.zeros(factors, dtype=torch.long)
+    room = torch.zeros(factors, dtype=torch.long, device="cpu")
     for _, joint in finished:
         room = torch.maximum(room, torch.bincount(joint.owner, minlength=factors))
     begin = room.cumsum(0) - room
     first = finished[0][1]
     slots = int(room.sum())
     whole = JointSet(
-        torch.zeros(count, slots, first.vertices.shape[2], dtype=torch.int8),
-        torch.zeros(count, slots, first.factors.shape[2], dtype=torch.int8),
-        torch.zeros(count, slots, dtype=torch.float64),
-        torch.zeros(count, first.marginals.shape[1], dtype=torch.float64),
-        torch.zeros(count, dtype=torch.float64),
-        torch.zeros(count, dtype=torch.long),
-        torch.zeros(count, dtype=torch.bool),
-        torch.repeat_interleave(torch.arange(factors), room),
+        torch.zeros(count, slots, first.vertices.shape[2], dtype=torch.int8, device="cpu"),
+        torch.zeros(count, slots, first.factors.shape[2], dtype=torch.int8, device="cpu"),
+        torch.zeros(count, slots, dtype=torch.float64, device="cpu"),
+        torch.zeros(count, first.marginals.shape[1], dtype=torch.float64, device="cpu"),
+        torch.zeros(count, dtype=torch.float64, device="cpu"),
+        torch.zeros(count, dtype=torch.long, device="cpu"),
+        torch.zeros(count, dtype=torch.bool, device="cpu"),
+        torch.repeat_interleave(torch.arange(factors, device="cpu"), room),
         first.cover,
     )
     for index, joint in finished:
-        seen = torch.zeros(factors, dtype=torch.long)
+        seen = torch.zeros(factors, dtype=torch.long, device="cpu")
         place = []
         for owner in joint.owner.tolist():
             place.append(int(begin[owner] + seen[owner]))
             seen[owner] += 1
-        at = torch.tensor(place, dtype=torch.long)
+        at = torch.tensor(place, dtype=torch.long, device="cpu")
         for name in ("vertices", "factors", "weights"):
             getattr(whole, name)[index[:, None], at] = getattr(joint, name)
         for name in ("marginals", "gap", "iterations", "converged"):

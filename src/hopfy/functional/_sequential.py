@@ -89,7 +89,7 @@ def _pairwise(scores: Tensor, transition: float | Tensor) -> tuple[Tensor, Tenso
     if isinstance(transition, bool) or not isinstance(transition, int | float | Tensor):
         raise TypeError(f"expected transition to be a number or a tensor, got {transition!r}.")
     if not isinstance(transition, Tensor):
-        edges = torch.full((1, max(pairs, 0)), float(transition), dtype=torch.float64)
+        edges = torch.full((1, max(pairs, 0)), float(transition), dtype=torch.float64, device="cpu")
         return scores, edges
     if not transition.is_floating_point():
         raise TypeError(f"expected transition of a floating dtype, got {transition.dtype}.")

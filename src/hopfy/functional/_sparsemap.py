@@ -241,7 +241,9 @@ def _active_sets(
         none = theta.new_zeros(0)
         whole = none.long(), none.bool()
         return ActiveSet(empty, nothing, theta.new_zeros((0, 1)), theta, none, *whole)
-    bits, factors = structure.feasible(problem, best(torch.arange(theta.shape[0]), theta))
+    bits, factors = structure.feasible(
+        problem, best(torch.arange(theta.shape[0], device="cpu"), theta)
+    )
     cold = bits[:, None], factors[:, None], theta.new_ones((theta.shape[0], 1))
     begin = cold if warm is None else _mended(warm, cold, theta, problem.factor_scores)
     found = active_set.solve(

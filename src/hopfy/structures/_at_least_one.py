@@ -34,4 +34,4 @@ class AtLeastOne(Structure):
         top = (scores == scores.amax(-1, keepdim=True)) & (scores > -torch.inf)
         first = top & (top.cumsum(-1) == 1)
         bits = ((scores > 0) | first).to(torch.int8)
-        return bits, torch.zeros((scores.shape[0], 0), dtype=torch.int8)
+        return bits, torch.zeros((scores.shape[0], 0), dtype=torch.int8, device="cpu")

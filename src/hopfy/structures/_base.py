@@ -219,7 +219,7 @@ class Structure(Described, ABC):
         scores = masked(scores, mask)
         rows = self.rows(scores.detach()).detached()
         live = (rows.scores > -torch.inf).flatten(1).any(1)
-        bits = torch.zeros(rows.scores.shape, dtype=torch.int8)
+        bits = torch.zeros(rows.scores.shape, dtype=torch.int8, device="cpu")
         if bool(live.any()):
             rows = rows.take(live.nonzero()[:, 0])
             bits[live] = self.feasible(rows, self.oracle(rows))[0]
@@ -294,6 +294,6 @@ def flat_rows(
         scores.double().reshape(count, *scores.shape[len(batch) :]),
         factor_scores.double().reshape(count, size),
         tuple(part.reshape(count, *part.shape[len(batch) :]) for part in data),
-        torch.arange(count),
+        torch.arange(count, device="cpu"),
         batch,
     )

@@ -213,7 +213,7 @@ class FactorGraph(Structure):
                 "factors that overlap use sparsemap, which relaxes the problem."
             )
         bits = (rows.scores > 0).to(torch.int8)
-        found = [torch.zeros((bits.shape[0], 0), dtype=torch.int8)]
+        found = [torch.zeros((bits.shape[0], 0), dtype=torch.int8, device="cpu")]
         for factor, part in zip(self.factors, self.parts(rows), strict=True):
             chosen, factors = factor.structure.feasible(part, factor.structure.oracle(part))
             bits[:, list(factor.variables)] = chosen.flatten(1)

@@ -44,7 +44,7 @@ def mass_outside(weights: Tensor, k: float | Tensor) -> Tensor:
 def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
     """The budget of every row as integers shaped like the batch; at most the number of entries."""
     batch, size = scores.shape[:-1], scores.shape[-1]
-    budget = torch.as_tensor(k).detach().cpu()
+    budget = torch.as_tensor(k, device="cpu").detach().cpu()
     if budget.is_floating_point() and not bool((budget == budget.round()).all()):
         raise ValueError(f"expected {name} with a whole number k to have structures, got k={k}.")
     if budget.ndim == len(batch) + 1 and budget.shape[-1] == 1:
@@ -108,7 +108,7 @@ class KSubsets(Structure):
 
     def reach(self) -> Reach:
         r"""Scores that trail the k-th best by 1 get weight 0: :math:`\tau \ge \theta_{(k)} - 1`."""
-        largest = float(torch.as_tensor(self.k).detach().max())
+        largest = float(torch.as_tensor(self.k, device="cpu").detach().max())
         return Reach(max(1, math.ceil(largest)), 1.0)
 
     def exact_margin(self, size: int) -> Fraction | None:
@@ -202,4 +202,4 @@ class AtMostK(Structure):
 
 
 def _no_factors(rows: Rows) -> Tensor:
-    return torch.zeros((rows.scores.shape[0], 0), dtype=torch.int8)
+    return torch.zeros((rows.scores.shape[0], 0), dtype=torch.int8, device="cpu")

@@ -63,4 +63,4 @@ class Matching(Structure):
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         bits = oracles.assignment(rows.scores)
-        return bits, torch.zeros((bits.shape[0], 0), dtype=torch.int8)
+        return bits, torch.zeros((bits.shape[0], 0), dtype=torch.int8, device="cpu")

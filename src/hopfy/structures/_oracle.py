@@ -109,13 +109,15 @@ class Oracle(Structure):
 
     def _call(self, scores: Tensor, factor_scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.factor_scores is None:
-            return torch.as_tensor(self.fn(scores)), torch.zeros(factor_scores.shape)
+            return torch.as_tensor(self.fn(scores), device="cpu"), torch.zeros(
+                factor_scores.shape, device="cpu"
+            )
         found = self.fn(scores, factor_scores)
         if not isinstance(found, tuple) or len(found) != 2:
             raise TypeError(
                 f"expected the function of Oracle to return (bits, factor bits), got {found!r}."
             )
-        return torch.as_tensor(found[0]), torch.as_tensor(found[1])
+        return torch.as_tensor(found[0], device="cpu"), torch.as_tensor(found[1], device="cpu")
 
     @staticmethod
     def _check_shape(what: str, came: Tensor, expected: Tensor, where: str) -> None:

@@ -52,7 +52,7 @@ def _edge_bits(bits: Tensor, scores: Tensor) -> Tensor:
     present = scores > -torch.inf
     both = present[:, 1:] & present[:, :-1]
     pair = 2 * bits[:, :-1].long() + bits[:, 1:].long()
-    tables = (pair[..., None] == torch.arange(4)) & both[..., None]
+    tables = (pair[..., None] == torch.arange(4, device="cpu")) & both[..., None]
     return tables.flatten(1).to(torch.int8)
 
 
@@ -65,7 +65,10 @@ class Bits(Structure):
 
     @property
     def varies_by_row(self) -> bool:
-        k, transition = torch.as_tensor(0 if self.k is None else self.k), self.transition
+        k, transition = (
+            torch.as_tensor(0 if self.k is None else self.k, device="cpu"),
+            self.transition,
+        )
         if not isinstance(transition, Tensor):
             return k.ndim > 0
         tables = transition.ndim >= 3 and transition.shape[-2:] == (2, 2)

@@ -73,4 +73,4 @@ class Tree(Structure):
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         arcs = oracles.tree(rows.scores, projective=self.projective, single_root=self.single_root)
-        return arcs, torch.zeros((arcs.shape[0], 0), dtype=torch.int8)
+        return arcs, torch.zeros((arcs.shape[0], 0), dtype=torch.int8, device="cpu")

@@ -106,7 +106,7 @@ def _packed(state: Any, iterations: NDArray[np.int64]) -> ActiveSet:
     weights = torch.from_numpy(state.weights)
     order = torch.from_numpy(state.order)
     size = torch.from_numpy(state.size)
-    active = torch.arange(order.shape[1]) < size[:, None]
+    active = torch.arange(order.shape[1], device="cpu") < size[:, None]
     live = torch.zeros_like(weights).scatter_(1, order, active.to(weights.dtype))
     weights, slots = (weights * live).sort(dim=1, descending=True, stable=True)
     widest = max(int(size.max()), 1) if size.numel() else 1
@@ -137,14 +137,14 @@ def reference(
     """The same in plain torch, one row after the other."""
     answers = []
     for row in range(scores.shape[0]):
-        index = torch.tensor([row])
+        index = torch.tensor([row], device="cpu")
         first = _Row(scores[row], factor_scores[row], [part[row] for part in start])
         answers.append(_solve_row(first, partial(best, index), tol, max_iter))
     widest = max((len(row.weights) for row, *_ in answers), default=1)
     empty = (
         scores.new_zeros(0),
-        torch.zeros(0, dtype=torch.long),
-        torch.zeros(0, dtype=torch.bool),
+        torch.zeros(0, dtype=torch.long, device="cpu"),
+        torch.zeros(0, dtype=torch.bool, device="cpu"),
     )
     gap, iterations, converged = (
         map(torch.tensor, zip(*(rest for _, *rest in answers), strict=True)) if answers else empty
@@ -207,7 +207,7 @@ class _Row:
             ratios = torch.where(low, self.weights / (self.weights - answer), torch.inf)
             step = ratios.min()
             self.weights = self.weights + step * (answer - self.weights)
-            self.keep(torch.arange(len(ratios)) != ratios.argmin())
+            self.keep(torch.arange(len(ratios), device="cpu") != ratios.argmin())
 
 
 def _solve_row(

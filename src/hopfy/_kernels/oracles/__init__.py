@@ -34,13 +34,13 @@ def top(scores: Tensor, k: Tensor) -> Tensor:
     """The k (R,) largest entries of each row that are above -inf."""
     order = scores.argsort(dim=-1, descending=True, stable=True)
     rank = torch.empty_like(order)
-    rank.scatter_(-1, order, torch.arange(scores.shape[-1]).expand_as(order))
+    rank.scatter_(-1, order, torch.arange(scores.shape[-1], device="cpu").expand_as(order))
     return ((rank < k[:, None]) & (scores > -torch.inf)).to(torch.int8)
 
 
 def bits(scores: Tensor, tables: Tensor, budget: Tensor) -> Tensor:
     """Bits (R, N) with edge tables (R, N - 1, 2, 2); a budget (R,) of -1 stands for none."""
-    found = torch.empty(scores.shape, dtype=torch.int8)
+    found = torch.empty(scores.shape, dtype=torch.int8, device="cpu")
     work = scores.numel() * (2 + int(budget.max()) if budget.numel() else 1) * _STEP
     over_rows(
         _loops("oracles.viterbi").best_bits,
@@ -56,7 +56,7 @@ def bits(scores: Tensor, tables: Tensor, budget: Tensor) -> Tensor:
 
 def chain(scores: Tensor, transition: Tensor) -> Tensor:
     """One-hot states (R, N, S) of scores (R, N, S) and transitions (R, N - 1, S, S)."""
-    path = torch.empty(scores.shape[:2], dtype=torch.long)
+    path = torch.empty(scores.shape[:2], dtype=torch.long, device="cpu")
     over_rows(
         _loops("oracles.viterbi").best_path,
         scores.shape[0],
@@ -65,13 +65,13 @@ def chain(scores: Tensor, transition: Tensor) -> Tensor:
         transition.contiguous().numpy(),
         path.numpy(),
     )
-    return (path[..., None] == torch.arange(scores.shape[-1])).to(torch.int8)
+    return (path[..., None] == torch.arange(scores.shape[-1], device="cpu")).to(torch.int8)
 
 
 def tree(scores: Tensor, *, projective: bool, single_root: bool) -> Tensor:
     """Arcs (R, n, n): row = dependent, column = head, diagonal = arc from the root."""
     loops = _loops("oracles.trees")
-    heads = torch.empty(scores.shape[:2], dtype=torch.long)
+    heads = torch.empty(scores.shape[:2], dtype=torch.long, device="cpu")
     over_rows(
         loops.best_projective if projective else loops.best_arborescence,
         scores.shape[0],
@@ -80,13 +80,15 @@ def tree(scores: Tensor, *, projective: bool, single_root: bool) -> Tensor:
         single_root,
         heads.numpy(),
     )
-    arcs = (heads[..., None] == torch.arange(scores.shape[-1])).to(torch.int8)
-    return torch.where(heads[:, :1, None] == -2, torch.tensor(-1, dtype=torch.int8), arcs)
+    arcs = (heads[..., None] == torch.arange(scores.shape[-1], device="cpu")).to(torch.int8)
+    return torch.where(
+        heads[:, :1, None] == -2, torch.tensor(-1, dtype=torch.int8, device="cpu"), arcs
+    )
 
 
 def assignment(scores: Tensor) -> Tensor:
     """Matchings (R, m, n) in which the smaller side is matched in full."""
-    found = torch.empty(scores.shape, dtype=torch.int8)
+    found = torch.empty(scores.shape, dtype=torch.int8, device="cpu")
     over_rows(
         _loops("oracles.matchings").best_assignment,
         scores.shape[0],

@@ -74,7 +74,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False)
     rows, work = len(scores), 32 * scores.numel()
     over_rows(kernels.relax_rows, rows, work, *inputs)
     if always_active:
-        which = torch.arange(rows)
+        which = torch.arange(rows, device="cpu")
     elif rows and int(solution.size.amin()) < 0:
         which = (solution.size[:, 0] < 0).nonzero()[:, 0]
     else:
@@ -108,7 +108,7 @@ def vjp(
     if kernels is None:
         return plain.vjp(*solution, cotangent.double())
     rows, n = solution.y.shape
-    scores_grad = torch.empty(rows, n, dtype=cotangent.dtype)
+    scores_grad = torch.empty(rows, n, dtype=cotangent.dtype, device="cpu")
     edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
     over_rows(
         kernels.vjp_rows,
@@ -132,7 +132,7 @@ def jvp(solution: Solution, edges: Tensor, tangent: Tensor, edge_tangent: Tensor
     kernels = compiled("sequential.cpu")
     if kernels is None:
         return plain.jvp(*solution, tangent, edge_tangent)
-    out = torch.empty(tangent.shape, dtype=torch.float64)
+    out = torch.empty(tangent.shape, dtype=torch.float64, device="cpu")
     over_rows(
         kernels.jvp_rows,
         len(out),
@@ -188,14 +188,14 @@ def _pairs(solution: Solution, edges: Tensor) -> Tensor:
 
 def _blank(rows: int, n: int) -> Solution:
     return Solution(
-        torch.empty(rows, n, dtype=torch.float64),
-        torch.empty(rows, n, dtype=torch.int32),
-        torch.zeros(rows, 2, dtype=torch.int64),
-        torch.zeros(rows, dtype=torch.int64),
-        torch.zeros(rows, dtype=torch.float64),
-        torch.zeros(rows, dtype=torch.int64),
-        torch.empty(0, dtype=torch.uint8),
-        torch.empty(0, dtype=torch.float64),
+        torch.empty(rows, n, dtype=torch.float64, device="cpu"),
+        torch.empty(rows, n, dtype=torch.int32, device="cpu"),
+        torch.zeros(rows, 2, dtype=torch.int64, device="cpu"),
+        torch.zeros(rows, dtype=torch.int64, device="cpu"),
+        torch.zeros(rows, dtype=torch.float64, device="cpu"),
+        torch.zeros(rows, dtype=torch.int64, device="cpu"),
+        torch.empty(0, dtype=torch.uint8, device="cpu"),
+        torch.empty(0, dtype=torch.float64, device="cpu"),
     )
 
 

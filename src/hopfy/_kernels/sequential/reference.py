@@ -40,8 +40,11 @@ def best_subset(scores: Tensor, edges: Tensor, k: int) -> Tensor:
 
 def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     """The fields of `hopfy._kernels.sequential.Solution`."""
-    y, unit = torch.zeros_like(scores), torch.full(scores.shape, -2, dtype=torch.int32)
-    size = torch.zeros(len(scores), 2, dtype=torch.int64)
+    y, unit = (
+        torch.zeros_like(scores),
+        torch.full(scores.shape, -2, dtype=torch.int32, device="cpu"),
+    )
+    size = torch.zeros(len(scores), 2, dtype=torch.int64, device="cpu")
     iterations, gap = torch.zeros_like(k), scores.new_zeros(len(scores))
     missing = torch.zeros_like(k)
     indicators, numbers = [scores.new_empty(0)], [scores.new_empty(0)]
@@ -63,7 +66,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         y[row] = torch.where(differ, y[row], subsets[0])
         unit[row, kept] = -1
         size[row, 0], size[row, 1] = len(subsets), int(differ.sum())
-        unit[row, differ] = torch.arange(int(differ.sum()), dtype=torch.int32)
+        unit[row, differ] = torch.arange(int(differ.sum()), dtype=torch.int32, device="cpu")
         indicators.append(subsets[:, differ].flatten())
         overlaps = subsets[:, differ] @ subsets[:, differ].mT
         numbers += [torch.linalg.pinv(overlaps, hermitian=True).flatten(), weights]
@@ -144,7 +147,7 @@ def _optimal_weights(
         weights = weights + step * direction
         if step == 1.0:
             return subsets, weights
-        keep = torch.arange(len(weights)) != int(steps.argmin())
+        keep = torch.arange(len(weights), device="cpu") != int(steps.argmin())
         subsets, weights = subsets[keep], weights[keep] / weights[keep].sum()
 
 
