@@ -27,11 +27,11 @@ def sample(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 torch.manual_seed(0)
 model = Classifier()
-optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for tokens, labels in (sample(64) for _ in range(150)):
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     nn.functional.binary_cross_entropy_with_logits(model(tokens)[0], labels).backward()
-    optimiser.step()
+    optimizer.step()
 tokens, labels = sample(1000)
 logits, weights = model(tokens)
 accuracy = ((logits > 0) == labels.bool()).float().mean().item()

@@ -27,12 +27,12 @@ order = torch.randperm(1797)
 images, labels = (torch.tensor(part)[order] for part in load_digits(return_X_y=True))
 images = images.float().view(-1, 1, 8, 8) / 16
 model = TinyViT()
-optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
 for _ in range(8):
     for rows in torch.randperm(1500).split(50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(images[rows])[0], labels[rows]).backward()
-        optimiser.step()
+        optimizer.step()
 logits, weights = model.eval()(images[1500:])
 accuracy = (logits.argmax(-1) == labels[1500:]).float().mean().item()
 zeros = (weights == 0).float().mean().item()

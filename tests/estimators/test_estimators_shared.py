@@ -29,7 +29,7 @@ from hopfy.estimators._bags import Bags, pack
 from hopfy.estimators._training import (
     ClassLoss,
     ExponentialDecay,
-    Labelled,
+    Labeled,
     ReduceOnPlateau,
     Training,
     hold_out,
@@ -213,7 +213,7 @@ def line(count: int = 60) -> tuple[Rows, torch.Tensor]:
     return Rows(rows), (rows @ torch.tensor([1.0, -2.0, 0.5])).unsqueeze(1)
 
 
-def test_training_minimises_the_loss_and_repeats_itself():
+def test_training_minimizes_the_loss_and_repeats_itself():
     samples, targets = line()
     found = []
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_training_minimises_the_loss_and_repeats_itself():
                 weight_decay=0.0,
                 schedule=ExponentialDecay(0.95),
             )
-            history = train(module, nn.MSELoss(), Labelled(samples, targets), settings)
+            history = train(module, nn.MSELoss(), Labeled(samples, targets), settings)
         assert torch.equal(before, torch.random.get_rng_state())
         found.append(module.weight.detach())
     assert len(history) == 40
@@ -266,9 +266,9 @@ def test_early_stopping_brings_back_the_best_epoch(scores, epochs, best):
     history = train(
         module,
         nn.MSELoss(),
-        Labelled(samples, targets, training),
+        Labeled(samples, targets, training),
         Training(max_epochs=7, patience=2),
-        validation=Labelled(samples, targets, validation),
+        validation=Labeled(samples, targets, validation),
         score=script,
     )
     assert [epoch["valid_score"] for epoch in history] == scores[:epochs]
@@ -286,9 +286,9 @@ def test_the_validation_loss_decides_by_default():
     history = train(
         module,
         nn.MSELoss(),
-        Labelled(samples, targets, rows[:50]),
+        Labeled(samples, targets, rows[:50]),
         settings,
-        validation=Labelled(samples, targets, rows[50:]),
+        validation=Labeled(samples, targets, rows[50:]),
     )
     losses = [epoch["valid_loss"] for epoch in history]
     best = int(np.argmin(losses))
@@ -305,7 +305,7 @@ def test_a_diverging_loss_is_an_error():
         train(
             nn.Linear(3, 1),
             nn.MSELoss(),
-            Labelled(samples, targets * torch.nan),
+            Labeled(samples, targets * torch.nan),
             Training(max_epochs=2),
         )
 
@@ -318,7 +318,7 @@ def test_an_interruption_is_not_swallowed():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(Interrupted(3, 1), nn.MSELoss(), Labelled(samples, targets), Training(max_epochs=2))
+        train(Interrupted(3, 1), nn.MSELoss(), Labeled(samples, targets), Training(max_epochs=2))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class TestLearning:
         assert fitted.score(NEW, NEW_LABELS) > 0.9
         found = fitted.rationale(NEW)
         deciding = [{*GOOD, *BAD} & {r.tokens[n] for n in r.selected} for r in found]
-        # One of ten words by chance; the LSTM may carry the word to a neighbour's state.
+        # One of ten words by chance; the LSTM may carry the word to a neighbor's state.
         assert np.mean([bool(words) for words in deciding]) > 0.4
 
     def test_probabilities_agree_with_predictions(self, fitted: RationaleClassifier) -> None:
@@ -432,7 +432,7 @@ class TestHighlights:
         assert "0.7325" in card._repr_html_()
         assert card.overlap is None
 
-    def test_neighbours_share_one_highlight(self) -> None:
+    def test_neighbors_share_one_highlight(self) -> None:
         card = Rationale(tokenize("so very  good a film"), np.array([0, 1, 1, 0, 0.0]), 2, "x")
         assert '<mark style="--level: 10"><bdi>very  good</bdi></mark>' in card._repr_html_()
         assert str(card) == "so [very  good] a film"
@@ -614,7 +614,7 @@ class TestScikitLearn:
         assert RationaleRegressor().__sklearn_tags__().estimator_type == "regressor"
 
 
-class _Penalised(RationaleModule):
+class _Penalized(RationaleModule):
     """A network with a loss of its own, and without a state to speak of."""
 
     def __init__(self, embedding: torch.nn.Embedding, outputs: int) -> None:
@@ -647,7 +647,7 @@ class TestOtherMethods:
             assert each.weights.max() <= 1 + 1e-6
 
     def test_a_module_of_ones_own_with_a_penalty(self) -> None:
-        clf = classifier(method=lambda e, n, _: _Penalised(e, n), **TINY)
+        clf = classifier(method=lambda e, n, _: _Penalized(e, n), **TINY)
         clf.fit(TEXTS[:20], LABELS[:20])
         assert clf.network_.calls > 0
         found = clf.rationale(["a great film"])[0]

@@ -217,16 +217,16 @@ def test_results_are_named_by_what_they_depend_on(tmp_path):
 
     digits, fox, *_ = names()
     assert names(seeds=1) == [digits, fox, *_]
-    assert names(standardise=True)[0] == digits
-    assert names(standardise=True)[1] != fox
+    assert names(standardize=True)[0] == digits
+    assert names(standardize=True)[1] != fox
     assert names(digits=replace(MIL.profiles["laptop"].digits, normalise=True))[0] != digits
 
 
 def test_every_factor_changes_one_setting(monkeypatch):
     seen = []
 
-    def train(animal, seeds, folds, model, training, *, standardise):
-        seen.append((model, StackedSettings(**training), standardise))
+    def train(animal, seeds, folds, model, training, *, standardize):
+        seen.append((model, StackedSettings(**training), standardize))
         return {"test": [50.0]}
 
     monkeypatch.setattr(factors, "train_on_benchmark", train)
@@ -236,7 +236,7 @@ def test_every_factor_changes_one_setting(monkeypatch):
     laptop = MIL.profiles["laptop"]
     point = next(p for p in laptop.benchmarks.points("softmax") if p["beta"] == 1.0)
     training = StackedSettings(**laptop.benchmarks.training(point))
-    assert seen[0] == (laptop.benchmarks.model("softmax", point), training, laptop.standardise)
+    assert seen[0] == (laptop.benchmarks.model("softmax", point), training, laptop.standardize)
     lines = list(factors._lines(["fox"]))
     assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
 

@@ -66,10 +66,10 @@ def test_without_axes_a_new_figure_is_made_each_time():
     assert first.figure is not second.figure
 
 
-def test_basins_have_the_colours_of_the_patterns_and_white_for_mixtures():
+def test_basins_have_the_colors_of_the_patterns_and_white_for_mixtures():
     # At beta 20 every pattern attracts; at beta 0.5 the mean of all is the only fixed point.
-    colours = hopfy.plot.basins(network(beta=20.0), points=30, ax=fresh()).images[0].get_array()
-    kinds = {tuple(pixel) for pixel in np.asarray(colours).reshape(-1, 3).round(3).tolist()}
+    colors = hopfy.plot.basins(network(beta=20.0), points=30, ax=fresh()).images[0].get_array()
+    kinds = {tuple(pixel) for pixel in np.asarray(colors).reshape(-1, 3).round(3).tolist()}
     assert len(kinds) == 3
     assert (1.0, 1.0, 1.0) not in kinds
     pale = hopfy.plot.basins(network(beta=0.5), points=10, ax=fresh()).images[0].get_array()

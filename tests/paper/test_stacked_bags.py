@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from torch.func import stack_module_state
 
 from hopfy.estimators._bags import Bags
-from hopfy.paper.data import LabelledBags
-from hopfy.paper.mil._benchmarks import _pools, nested_folds, standardised
+from hopfy.paper.data import LabeledBags
+from hopfy.paper.mil._benchmarks import _pools, nested_folds, standardized
 from hopfy.paper.mil._networks import METHODS, BagModel
 from hopfy.paper.mil._stacked_bags import StackedBags, logits
 from hopfy.paper.mil._stacked_training import (
@@ -193,8 +193,8 @@ def test_scaling_knows_the_training_bags_only():
     instances = torch.randn(6, 3) * 5 + 2
     instances[:, 2] = 7.0
     instances[5, 2] = 9.0
-    bags = LabelledBags(instances, torch.tensor([2, 2, 2]), torch.tensor([0, 1, 0]))
-    scaled = standardised(bags, torch.tensor([[0, 1], [1, 0]]))
+    bags = LabeledBags(instances, torch.tensor([2, 2, 2]), torch.tensor([0, 1, 0]))
+    scaled = standardized(bags, torch.tensor([[0, 1], [1, 0]]))
     own = scaled.features[0, :4]
     torch.testing.assert_close(own[:, :2].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(own[:, :2].std(0), torch.ones(2), atol=1e-5, rtol=0)
@@ -202,4 +202,4 @@ def test_scaling_knows_the_training_bags_only():
     assert float(scaled.features.abs().max()) <= 3
     torch.testing.assert_close(scaled.features[0], scaled.features[1])
     instances[4:] = 1e6
-    torch.testing.assert_close(standardised(bags, torch.tensor([[0, 1]])).features[0, :4], own)
+    torch.testing.assert_close(standardized(bags, torch.tensor([[0, 1]])).features[0, :4], own)

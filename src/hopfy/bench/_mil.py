@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """Bags per second in batches and one by one, and their ratio with the floor for it.
 
     One by one means torch's own layers and AdamW, a bag in each step, as in the public code; the last
-    number is our layers and optimiser one by one.
+    number is our layers and optimizer one by one.
     """
 
     name: str

@@ -250,7 +250,7 @@ class _Card:
 
     @property
     def pieces(self) -> list[_Piece]:
-        """Neighbours that look the same are one piece, with the blanks between them."""
+        """Neighbors that look the same are one piece, with the blanks between them."""
         looks = _looks(self.rationale)
         between = [_both(one, other) for one, other in pairwise([_NOTHING, *looks, _NOTHING])]
         in_turn = [look for pair in zip(between, looks, strict=False) for look in pair]

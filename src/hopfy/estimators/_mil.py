@@ -32,7 +32,7 @@ from hopfy.estimators._settings import Grouped, Settings
 from hopfy.estimators._training import (
     MOVED_TO_TRAINING,
     ClassLoss,
-    Labelled,
+    Labeled,
     ResolvedTraining,
     Training,
     hold_out,
@@ -158,9 +158,9 @@ class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
             self.history_ = train(
                 network,
                 ClassLoss(weights),
-                Labelled(bags, targets, training),
+                Labeled(bags, targets, training),
                 settings,
-                validation=Labelled(bags, targets, validation) if len(validation) else None,
+                validation=Labeled(bags, targets, validation) if len(validation) else None,
                 device=self.device,
                 progress=bool(self.verbose),
             )

@@ -37,7 +37,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
     the last layer sees, each through its LSTM state.
 
     Args:
-        method: ``"sequential k-subsets"``, which favours neighbours, or ``"k-subsets"``; to compare
+        method: ``"sequential k-subsets"``, which favors neighbors, or ``"k-subsets"``; to compare
             with, ``"SPECTRA"``, ``"HardKuma"``, ``"sparsemax"``, ``"fusedmax"``, ``"softmax"`` or
             ``"BiLSTM"``; or a function ``(embedding, outputs, options)`` that makes another
             `RationaleModule`.
@@ -193,7 +193,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
 
     Args:
         bounds: (low, high): predictions stay between them, through a sigmoid, as for the paper's
-            ratings in (0, 1). By default they are unbounded and the targets are standardised.
+            ratings in (0, 1). By default they are unbounded and the targets are standardized.
         method, share, vectors, ...: as for `RationaleClassifier`; the validation loss decides when to
             stop.
 

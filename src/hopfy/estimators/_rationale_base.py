@@ -39,7 +39,7 @@ from hopfy.estimators._settings import Grouped, Selection, Settings, Words
 from hopfy.estimators._text import EncodedTexts, SimilarBatches, Text, Vocabulary, as_texts
 from hopfy.estimators._training import (
     MOVED_TO_TRAINING,
-    Labelled,
+    Labeled,
     ReduceOnPlateau,
     ResolvedTraining,
     Training,
@@ -140,9 +140,9 @@ class RationaleEstimator(Grouped):
             self.history_ = train(
                 network,
                 _WithPenalty(self._loss(targets), network),
-                Labelled(data, every, training),
+                Labeled(data, every, training),
                 settings,
-                validation=Labelled(data, every, stopping) if len(stopping) else None,
+                validation=Labeled(data, every, stopping) if len(stopping) else None,
                 score=self._score if len(stopping) else None,
                 order=SimilarBatches(data.lengths[training], settings.batch_size, _WORDS_TO_TRAIN),
                 device=self.device,

@@ -43,7 +43,7 @@ class RationaleOptions:
 
     Attributes:
         share: of a text's words that the rationale has; see `words_to_select`.
-        transition: the score of two selected neighbours.
+        transition: the score of two selected neighbors.
         learn_transition: whether it is trained.
         test_transition: another one when the network is not training; None for the same.
         temperature: 1 / beta while training; it divides all scores, the transition's too.
@@ -200,7 +200,7 @@ class ShareOfWords(nn.Module):
     Args:
         share: of the words of each text.
         beta: scales the transition as the scores were scaled before they come here.
-        transition: the score of two selected neighbours; None for k-subsets without order.
+        transition: the score of two selected neighbors; None for k-subsets without order.
         learn: train the transition.
         at_test: another transition when the module is not training.
     """
@@ -255,7 +255,7 @@ class WordPooling(nn.Module):
 
     Args:
         size: D.
-        omega: how scores become weights: a regulariser, its name or a module such as `ShareOfWords`.
+        omega: how scores become weights: a regularizer, its name or a module such as `ShareOfWords`.
         head: features of the association space and of the output.
         beta: inverse temperature: a number or `Temperature`.
 

@@ -1,6 +1,6 @@
 """What the paper's rationalizers are compared with.
 
-Attention that keeps every word (softmax), few (sparsemax) or few neighbours (fusedmax); networks
+Attention that keeps every word (softmax), few (sparsemax) or few neighbors (fusedmax); networks
 that hide the words they do not select from the predictor (SPECTRA, HardKuma); and a network with no
 rationale at all.
 """
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _FUSION = 0.1
-"""What a unit of difference between neighbours costs in fusedmax, beside scores of about 1."""
+"""What a unit of difference between neighbors costs in fusedmax, beside scores of about 1."""
 
 
 class FusedWords(nn.Module):

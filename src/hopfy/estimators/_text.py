@@ -124,7 +124,7 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Iterable[Text], *, min_count: int = 1, lowercase: bool = True) -> Vocabulary:
         """The words that occur at least ``min_count`` times, the most frequent first."""
-        counts = Counter(word for text in texts for word in normalised(text.tokens, lowercase))
+        counts = Counter(word for text in texts for word in normalized(text.tokens, lowercase))
         words = [word for word, count in counts.most_common() if count >= min_count]
         return cls(words, lowercase=lowercase)
 
@@ -138,11 +138,11 @@ class Vocabulary:
     def encode(self, tokens: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers (length,) of the tokens."""
         number = self._numbers.get
-        words = normalised(tokens, self.lowercase)
+        words = normalized(tokens, self.lowercase)
         return np.fromiter((number(word, UNKNOWN) for word in words), np.int64, len(tokens))
 
 
-def normalised(tokens: Iterable[str], lowercase: bool) -> Iterable[str]:
+def normalized(tokens: Iterable[str], lowercase: bool) -> Iterable[str]:
     """Tokens as a vocabulary spells them: straight apostrophes, small letters if wanted."""
     straight = (token.replace("’", "'") for token in tokens)
     return (token.lower() for token in straight) if lowercase else straight

@@ -36,7 +36,7 @@ __all__ = [
     "Batches",
     "ClassLoss",
     "ExponentialDecay",
-    "Labelled",
+    "Labeled",
     "ReduceOnPlateau",
     "ResolvedTraining",
     "Samples",
@@ -251,7 +251,7 @@ class _Inputs:
         return self._count
 
 
-class Labelled(Dataset[Any]):
+class Labeled(Dataset[Any]):
     """Samples beside their targets; batches are made whole, not out of single samples."""
 
     def __init__(
@@ -339,10 +339,10 @@ class _Bar(Callback):  # type: ignore[misc]
 def train(
     module: nn.Module,
     loss: nn.Module,
-    training: Labelled,
+    training: Labeled,
     settings: Training | ResolvedTraining,
     *,
-    validation: Labelled | None = None,
+    validation: Labeled | None = None,
     score: Callable[[Tensor, Tensor], float] | None = None,
     order: Sampler[int] | Batches | None = None,
     device: str = "cpu",
@@ -403,7 +403,7 @@ def train(
 
 
 def _scoring(score: Callable[[Tensor, Tensor], float]) -> EpochScoring:
-    def scoring(net: NeuralNet, dataset: Labelled, _: Any) -> float:
+    def scoring(net: NeuralNet, dataset: Labeled, _: Any) -> float:
         # skorch hands back the outputs of the validation pass here: nothing is computed twice.
         outputs = torch.cat(list(net.forward_iter(dataset)))
         return float(score(outputs, dataset.targets[dataset.numbers.tolist()].to(outputs.device)))

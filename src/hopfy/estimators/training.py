@@ -1,6 +1,6 @@
 """The training loop of the estimators, for networks of your own.
 
-`train` runs epochs over `Labelled` samples with the settings of a `Training`, stops early by a
+`train` runs epochs over `Labeled` samples with the settings of a `Training`, stops early by a
 validation score and restores the best epoch's parameters.
 """
 
@@ -9,7 +9,7 @@ from hopfy.estimators._training import (
     Batches,
     ClassLoss,
     ExponentialDecay,
-    Labelled,
+    Labeled,
     ReduceOnPlateau,
     ResolvedTraining,
     Samples,
@@ -24,7 +24,7 @@ __all__ = [
     "Batches",
     "ClassLoss",
     "ExponentialDecay",
-    "Labelled",
+    "Labeled",
     "ReduceOnPlateau",
     "ResolvedTraining",
     "Samples",

@@ -1,4 +1,4 @@
-"""The picture of Table 1: two tables, coloured by their numbers."""
+"""The picture of Table 1: two tables, colored by their numbers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _panel(axes: Any, columns: Sequence[Mapping[str, Any]]) -> None:
     axes.imshow(table, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     for row, shares in enumerate(table):
         for place, share in enumerate(shares):
-            colour = "black" if share > 55 else "white"
-            axes.text(place, row, f"{share:.1f}", ha="center", va="center", color=colour, size=8)
+            color = "black" if share > 55 else "white"
+            axes.text(place, row, f"{share:.1f}", ha="center", va="center", color=color, size=8)
     axes.set_xticks(range(len(columns)), [column["omega"] for column in columns], rotation=40)
     axes.set_xticks(axes.get_xticks(), axes.get_xticklabels(), ha="right", size=8)
     axes.set_yticks(range(len(SIZES)), SIZES)

@@ -71,8 +71,8 @@ def recall_digits(seed: int = 0) -> Demo:
     """
     images = _digits(STORED)
     # Unit length around the mean: then similarity is the cosine, and no digit dominates.
-    centre = images.mean(0)
-    patterns = normalize(images - centre, dim=-1)
+    center = images.mean(0)
+    patterns = normalize(images - center, dim=-1)
     generator = torch.Generator().manual_seed(seed)
     outcomes, pictures = [], []
     for damage, cues, known in _damages(patterns, generator):
@@ -182,15 +182,15 @@ def _of_pairs(
 def _picture(rows: dict[str, Any], images: Tensor, cues: Tensor) -> bytes:
     from matplotlib.figure import Figure
 
-    centre = images.mean(0)
-    lengths = (images - centre).norm(dim=-1, keepdim=True)
-    patterns = normalize(images - centre, dim=-1)
+    center = images.mean(0)
+    lengths = (images - center).norm(dim=-1, keepdim=True)
+    patterns = normalize(images - center, dim=-1)
     figure = Figure(figsize=(0.56 * _SHOWN + 1.6, 0.56 * len(rows) + 0.2))
     recall_grid(
         rows,
         queries=cues[:_SHOWN],
         truth=patterns[:_SHOWN],
-        render=lambda states: centre + lengths[:_SHOWN] * states,
+        render=lambda states: center + lengths[:_SHOWN] * states,
         ax=figure.subplots(),
     )
     file = io.BytesIO()

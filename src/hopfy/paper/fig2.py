@@ -20,7 +20,7 @@ from hopfy.plot import regularization_path
 __all__ = ["Fig2", "Fig2Config", "experiment"]
 
 THETA = (1.0716, -1.1221, -0.3288, 0.3368, 0.0425)
-# What neighbours gain by being selected together in the sequential maps.
+# What neighbors gain by being selected together in the sequential maps.
 TRANSITION = 1.5
 
 MAIN = (
@@ -57,7 +57,7 @@ class Fig2Config(Config):
 
 
 class Fig2(Experiment[Fig2Config]):
-    """Regularisation paths of entmax, normmax and the SparseMAP maps."""
+    """Regularization paths of entmax, normmax and the SparseMAP maps."""
 
     name = "fig2"
     title = "Figure 2: how the maps depend on the temperature"
@@ -65,7 +65,7 @@ class Fig2(Experiment[Fig2Config]):
 
     def run(self, config: Fig2Config, store: Store, progress: Progress) -> dict[str, Any]:
         names = sorted({name for rows in (MAIN, APPENDIX) for row in rows for name in row})
-        progress.begin("regularisation paths", len(names) + 1)
+        progress.begin("regularization paths", len(names) + 1)
         temperatures = torch.linspace(config.hottest / config.points, config.hottest, config.points)
         paths = {}
         for name in names:
@@ -104,7 +104,7 @@ class Fig2(Experiment[Fig2Config]):
                 "fig2",
                 "Weights of five scores as the temperature rises. Softmax is never exactly zero; "
                 "entmax drops scores one by one; normmax keeps the selected ones closer to equal; "
-                "the k-subset maps start from exactly k ones. In the sequential one neighbours attract "
+                "the k-subset maps start from exactly k ones. In the sequential one neighbors attract "
                 "each other: scores 4 and 5 win together, although score 1 is the largest.",
             ),
             Figure(

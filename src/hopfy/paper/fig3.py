@@ -245,7 +245,7 @@ def _energy_caption(beta: float) -> str:
 
 def _basin_caption(beta: float) -> str:
     return (
-        f"Basins of attraction at beta = {beta:g}: each point has the colour of the pattern it ends "
-        "at, white points end at a mixture. Larger alpha colours more of the plane for entmax, "
+        f"Basins of attraction at beta = {beta:g}: each point has the color of the pattern it ends "
+        "at, white points end at a mixture. Larger alpha colors more of the plane for entmax, "
         "less for normmax."
     )

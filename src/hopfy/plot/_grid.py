@@ -40,7 +40,7 @@ def recall_grid(
         truth: the pictures that should come back; each exact answer of a network or memory gets a
             green frame, each other one an orange, dotted one.
         shape: (H, W); by default a square.
-        render: turns rows (M, D) into what is to be seen, for instance undoes a normalisation.
+        render: turns rows (M, D) into what is to be seen, for instance undoes a normalization.
         ax: where to draw; a new figure by default.
 
     >>> import torch, hopfy, hopfy.plot
@@ -110,7 +110,7 @@ def _as_pictures(pictures: Tensor, shape: tuple[int, int] | None) -> Any:
 
 
 def _mosaic(stacks: list[Any]) -> Any:
-    """All pictures in one; gaps are blank, each picture uses the whole range of greys."""
+    """All pictures in one; gaps are blank, each picture uses the whole range of grays."""
     count, height, width = stacks[0].shape
     rows, columns = len(stacks) * (height + _GAP) - _GAP, count * (width + _GAP) - _GAP
     mosaic = np.full((rows, columns), np.nan)

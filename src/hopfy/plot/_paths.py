@@ -30,7 +30,7 @@ def regularization_path(
     r"""The weights :math:`\hat y_\Omega(\theta / T)` over the temperature T (Fig. 2).
 
     Args:
-        omega: a regulariser or its name; several give one panel each.
+        omega: a regularizer or its name; several give one panel each.
         theta: (N,) scores.
         temperatures: (T,) positive numbers; by default from 0.01 to 1.5 times the scores' spread.
         legend: whether to say which line belongs to which score.

@@ -177,7 +177,7 @@ def _draw_patterns(ax: Axes, network: HopfieldNetwork, plane: Plane) -> None:
         return
     middle = (places.min(0) + places.max(0)) / 2
     for number, place in enumerate(places):
-        x, y = (5.0 if at <= centre else -5.0 for at, centre in zip(place, middle, strict=True))
+        x, y = (5.0 if at <= center else -5.0 for at, center in zip(place, middle, strict=True))
         ax.annotate(
             str(number), place, xytext=(x, y), textcoords="offset points", fontsize=7, color=INK,
             ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top", zorder=7,

@@ -47,13 +47,13 @@ def plane_of(network: HopfieldNetwork) -> Plane:
     dimension = memories.shape[1]
     if dimension == 2:
         return Plane(memories.new_zeros(2), torch.eye(2).to(memories), True)
-    centre = memories.mean(0)
-    wide = (memories - centre).double()
+    center = memories.mean(0)
+    wide = (memories - center).double()
     # With fewer than three patterns the missing directions are any that are orthonormal.
     directions = torch.linalg.svd(wide, full_matrices=True).Vh[:2]
     # A sign for each, so that the same patterns give the same picture on every machine.
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return Plane(centre, (directions * largest.sign()).to(memories), False)
+    return Plane(center, (directions * largest.sign()).to(memories), False)
 
 
 def plane_grid(

@@ -13,7 +13,7 @@ from hopfy.paper.data._eraser import eraser_movies
 from hopfy.paper.data._files import Dataset, MissingDataError, RemoteFile
 from hopfy.paper.data._images import Images
 from hopfy.paper.data._imdb import imdb
-from hopfy.paper.data._labelled_bags import LabelledBags
+from hopfy.paper.data._labeled_bags import LabeledBags
 from hopfy.paper.data._mil import mil_benchmark
 from hopfy.paper.data._mnist import mnist
 from hopfy.paper.data._registry import dataset, datasets
@@ -24,7 +24,7 @@ __all__ = [
     "AnnotatedTexts",
     "Dataset",
     "Images",
-    "LabelledBags",
+    "LabeledBags",
     "MissingDataError",
     "RemoteFile",
     "Texts",

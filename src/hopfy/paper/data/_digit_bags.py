@@ -6,7 +6,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from hopfy.paper.data._labelled_bags import LabelledBags
+from hopfy.paper.data._labeled_bags import LabeledBags
 
 __all__ = ["digit_bags"]
 
@@ -19,7 +19,7 @@ def digit_bags(
     length: tuple[float, float],
     digit: int = 9,
     seed: int | tuple[int, ...] = 0,
-) -> LabelledBags:
+) -> LabeledBags:
     r"""Bags for :math:`K`-MIL: a bag is positive if it holds at least :math:`K` of one digit.
 
     They come in pairs of one length, a positive and a negative one, so that the length tells
@@ -67,7 +67,7 @@ def digit_bags(
                 ]
             )
             places.append(generator.permutation(bag))
-    return LabelledBags(
+    return LabeledBags(
         torch.from_numpy(numpy.concatenate(places)),
         torch.tensor([place.size for place in places]),
         torch.tensor([1, 0] * (bags // 2)),

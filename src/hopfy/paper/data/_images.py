@@ -1,4 +1,4 @@
-"""Labelled images."""
+"""Labeled images."""
 
 from __future__ import annotations
 

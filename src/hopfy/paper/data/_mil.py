@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from hopfy.paper.data._files import Dataset, RemoteFile
-from hopfy.paper.data._labelled_bags import LabelledBags
+from hopfy.paper.data._labeled_bags import LabeledBags
 
 __all__ = ["MIL", "Animal", "mil_benchmark"]
 
@@ -42,7 +42,7 @@ MIL = Dataset(
 Animal = Literal["elephant", "fox", "tiger"]
 
 
-def mil_benchmark(animal: Animal) -> LabelledBags:
+def mil_benchmark(animal: Animal) -> LabeledBags:
     """100 bags with the animal and 100 without: 2 to 13 segments each, 230 features (float32)."""
     animals: tuple[str, ...] = get_args(Animal)
     if animal not in animals:
@@ -50,7 +50,7 @@ def mil_benchmark(animal: Animal) -> LabelledBags:
     return read_bags(MIL.path(f"{animal}_100x100.mat"))
 
 
-def read_bags(path: Path) -> LabelledBags:
+def read_bags(path: Path) -> LabeledBags:
     """Bags from a MATLAB file with sparse ``features``, ``labels`` (+1, -1) and ``bag_ids``."""
     try:
         from scipy.io import loadmat
@@ -72,7 +72,7 @@ def read_bags(path: Path) -> LabelledBags:
     of_bags = labels[order][first]
     if not numpy.array_equal(numpy.repeat(of_bags, lengths), labels[order]):
         raise ValueError(f"expected one label for all instances of a bag, got several: {path}.")
-    return LabelledBags(
+    return LabeledBags(
         torch.from_numpy(features[order]),
         torch.from_numpy(lengths.astype(numpy.int64)),
         torch.from_numpy(of_bags.astype(numpy.int64)),

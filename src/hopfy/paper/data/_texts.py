@@ -1,4 +1,4 @@
-"""Labelled texts, and texts in which people marked what matters."""
+"""Labeled texts, and texts in which people marked what matters."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class MILConfig(Config):
         bags: to train on; ``held_out`` are for validation, as many for the test.
         digits: hyperparameters for bags of digits.
         benchmarks: hyperparameters for the animals.
-        standardise: the animals' features, with the training bags of each fold.
+        standardize: the animals' features, with the training bags of each fold.
     """
 
     source: str = "mnist"
@@ -104,7 +104,7 @@ class MILConfig(Config):
     held_out: int = 500
     digits: Grid = _PAPER_DIGITS
     benchmarks: Grid = _PAPER_BENCHMARKS
-    standardise: bool = False
+    standardize: bool = False
 
 
 class MIL(Experiment[MILConfig]):

@@ -12,12 +12,12 @@ from torch import Tensor
 from hopfy.estimators.training import seeded
 from hopfy.omega import omega_from
 from hopfy.paper import data
-from hopfy.paper.data import LabelledBags
+from hopfy.paper.data import LabeledBags
 from hopfy.paper.mil._networks import BASELINES, BagModel
 from hopfy.paper.mil._stacked_bags import Pool, StackedBags, hopfield_pool, plain_pool
 from hopfy.paper.mil._stacked_training import Split, StackedSettings, train_stacked
 
-__all__ = ["nested_folds", "standardised", "train_on_benchmark"]
+__all__ = ["nested_folds", "standardized", "train_on_benchmark"]
 
 _SMALL = 1e-6
 _FARTHEST = 3.0
@@ -30,12 +30,12 @@ def train_on_benchmark(
     model: BagModel,
     training: Mapping[str, Any],
     *,
-    standardise: bool = False,
+    standardize: bool = False,
 ) -> dict[str, Any]:
     """Areas under the ROC curve in percent, for each seed the mean over its folds.
 
-    ``training`` are settings of `StackedSettings`; ``standardise`` the features, see
-    `standardised`, or take them as they are.
+    ``training`` are settings of `StackedSettings`; ``standardize`` the features, see
+    `standardized`, or take them as they are.
     """
     bags = data.mil_benchmark(animal)
     split = nested_folds(bags.labels, seeds, folds)
@@ -49,7 +49,7 @@ def train_on_benchmark(
         trained = train_stacked(
             networks,
             _pools(model),
-            standardised(bags, split.training) if standardise else _as_they_are(bags, split),
+            standardized(bags, split.training) if standardize else _as_they_are(bags, split),
             bags.labels,
             split,
             StackedSettings(**training),
@@ -83,10 +83,10 @@ def nested_folds(labels: Tensor, seeds: Sequence[int], folds: int) -> Split:
     return Split(*(torch.from_numpy(numpy.stack(part)) for part in parts))
 
 
-def standardised(bags: LabelledBags, training: Tensor) -> StackedBags:
+def standardized(bags: LabeledBags, training: Tensor) -> StackedBags:
     """Features of zero mean and unit deviation over the training bags of each network.
 
-    A feature that is constant there is only centred. Many are zero for almost all segments, so
+    A feature that is constant there is only centered. Many are zero for almost all segments, so
     that single values lie 30 deviations away; they are moved to 3.
     """
     owner = torch.repeat_interleave(torch.arange(len(bags.lengths)), bags.lengths)
@@ -100,7 +100,7 @@ def standardised(bags: LabelledBags, training: Tensor) -> StackedBags:
     return StackedBags(torch.stack(features), bags.lengths)
 
 
-def _as_they_are(bags: LabelledBags, split: Split) -> StackedBags:
+def _as_they_are(bags: LabeledBags, split: Split) -> StackedBags:
     features = bags.instances.expand(len(split.training), -1, -1)
     return StackedBags(features.contiguous(), bags.lengths)
 

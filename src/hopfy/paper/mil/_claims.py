@@ -64,10 +64,10 @@ def claims(results: Results) -> list[Row]:
         cells = {cell["method"]: cell for cell in results["cells"] if cell["task"] == task}
         matching = f"{task.removeprefix('K=')}-subsets"
         best = max(cells.values(), key=lambda cell: fmean(cell["test"]))
-        favoured = [cells[method] for method in (matching, "5-normmax") if method in cells]
-        if not favoured:
+        favored = [cells[method] for method in (matching, "5-normmax") if method in cells]
+        if not favored:
             continue
-        tied = max(mcnemar(best, cell) for cell in favoured)
+        tied = max(mcnemar(best, cell) for cell in favored)
         rows.append(
             Row(
                 f"{task}: {matching} or 5-normmax is best or tied (p = {tied:.2g}; best: "

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hopfy.estimators import Bags, ExponentialDecay, Training
-from hopfy.estimators.training import ClassLoss, Labelled, outputs_of, seeded, train
+from hopfy.estimators.training import ClassLoss, Labeled, outputs_of, seeded, train
 from hopfy.paper import data
-from hopfy.paper.data import Images, LabelledBags
+from hopfy.paper.data import Images, LabeledBags
 from hopfy.paper.mil._networks import BagModel
 
 __all__ = ["LENGTHS", "DigitTask", "ImageBags", "train_on_digits"]
@@ -48,7 +48,7 @@ class DigitTask:
 class ImageBags:
     """Bags of images that stay in one table; a batch copies only what it needs."""
 
-    def __init__(self, images: Tensor, bags: LabelledBags) -> None:
+    def __init__(self, images: Tensor, bags: LabeledBags) -> None:
         self._images = images
         self._places = Bags(bags.instances, bags.lengths)
         self.labels = bags.labels
@@ -80,9 +80,9 @@ def train_on_digits(
         history = train(
             network,
             ClassLoss(),
-            Labelled(bags["training"], bags["training"].labels),
+            Labeled(bags["training"], bags["training"].labels),
             how,
-            validation=Labelled(bags["validation"], bags["validation"].labels),
+            validation=Labeled(bags["validation"], bags["validation"].labels),
             score=_accuracy,
         )
         answers = outputs_of(network, bags["test"], how.batch_size)
@@ -114,7 +114,7 @@ def bags_of(task: DigitTask) -> dict[str, ImageBags]:
 
 @lru_cache(maxsize=1)
 def _parts(source: str) -> dict[str, Images]:
-    """The images that training, validation and test bags are made of, normalised once."""
+    """The images that training, validation and test bags are made of, normalized once."""
     if source == "mnist":
         own, test = data.mnist("train"), data.mnist("test")
         images, labels = _normal(own.images, 255), own.labels

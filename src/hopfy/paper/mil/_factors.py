@@ -27,19 +27,19 @@ class Factor(NamedTuple):
     name: str
     model: Mapping[str, Any] = {}
     training: Mapping[str, Any] = {}
-    standardise: bool = False
+    standardize: bool = False
 
 
 ANIMALS = (
     Factor("the laptop profile's settings, beta = 1"),
     Factor("no layer norms", {"normalise": False}),
-    Factor("standardised features", standardise=True),
-    Factor("no layer norms, standardised features", {"normalise": False}, standardise=True),
+    Factor("standardized features", standardize=True),
+    Factor("no layer norms, standardized features", {"normalise": False}, standardize=True),
     Factor("the last of 50 epochs", training={"choose": "last"}),
     Factor(
-        "the last of 50 epochs, standardised features",
+        "the last of 50 epochs, standardized features",
         training={"choose": "last"},
-        standardise=True,
+        standardize=True,
     ),
     Factor("the epoch of the lowest validation loss", training={"choose": "loss"}),
     Factor("patience of 50 epochs", training={"patience": 50}),
@@ -70,7 +70,7 @@ def on_animal(
         folds,
         replace(model, **factor.model),
         training,
-        standardise=factor.standardise,
+        standardize=factor.standardize,
     )
     return list(found["test"])
 

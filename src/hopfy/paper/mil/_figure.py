@@ -1,4 +1,4 @@
-"""The picture of Table 2: a table, coloured column by column, with the paper's numbers below."""
+"""The picture of Table 2: a table, colored column by column, with the paper's numbers below."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _cell(
 
     x, y = place
     # The pale half of the scale, so that dark letters can be read on every cell.
-    colour = colormaps["YlGn"](0.55 * share)
-    axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
+    color = colormaps["YlGn"](0.55 * share)
+    axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=color, linewidth=0))
     ours = f"{fmean(scores):.1f}" + (f" ± {deviation(scores):.1f}" if len(scores) > 1 else "")
     shift = 0.0 if paper is None else 0.17
     axes.text(x, y - shift, ours, ha="center", va="center", size=8.5, color="black")

@@ -65,12 +65,12 @@ def train_stacked(
     """Train M networks; test each once, with the parameters of its best validation epoch.
 
     Args:
-        networks: M of one architecture, freshly initialised.
+        networks: M of one architecture, freshly initialized.
         pools: their pooling while training (with dropout) and afterwards (without).
         bags: what they read.
         labels: (bags,) 0 or 1.
         split: which bags each of them uses for what.
-        settings: those of the optimiser and of early stopping.
+        settings: those of the optimizer and of early stopping.
         generator: of the order of the bags.
 
     Of two epochs with the same area under the curve the one with the lower loss is better: 20

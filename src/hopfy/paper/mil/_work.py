@@ -133,8 +133,8 @@ class Work:
         switch does not lose it either."""
         config = self._config
         size: list[Any] = [config.source, config.bags, config.held_out, config.folds]
-        if config.standardise and not cell.task.startswith("K="):
-            size.append("standardised")
+        if config.standardize and not cell.task.startswith("K="):
+            size.append("standardized")
         space = asdict(self._space(cell))
         space = {name: each for name, each in space.items() if each is not False}
         what = [cell, points, size, space, self._checksum, hopfy.__version__]
@@ -156,7 +156,7 @@ class Work:
                 config.folds,
                 model,
                 training,
-                standardise=config.standardise,
+                standardize=config.standardize,
             )
         return {**found, "seconds": time.perf_counter() - begun}
 

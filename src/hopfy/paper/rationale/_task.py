@@ -21,7 +21,7 @@ class Task:
         data: the name of the texts; see `hopfy.paper.rationale._texts`.
         share: of a text's words in its rationale.
         temperature: 1 / beta while training.
-        transition: the score of two selected neighbours.
+        transition: the score of two selected neighbors.
         read_with: a transition at test time. Sequential k-subsets then has no network of its own: it
             reads the scores of the one that was trained with k-subsets.
         word_dropout: of the word vectors.

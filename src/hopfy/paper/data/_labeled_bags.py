@@ -1,4 +1,4 @@
-"""Labelled bags of instances."""
+"""Labeled bags of instances."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LabelledBags"]
+__all__ = ["LabeledBags"]
 
 
-class LabelledBags(NamedTuple):
-    """Labelled bags that share one table of instances.
+class LabeledBags(NamedTuple):
+    """Labeled bags that share one table of instances.
 
     Attributes:
         instances: the instances of all bags, one after the other: (total, ...) features, or int64
@@ -19,7 +19,7 @@ class LabelledBags(NamedTuple):
         lengths: (bags,) int64, how many instances belong to each bag.
         labels: (bags,) int64, 0 or 1.
 
-    >>> bags = LabelledBags(torch.arange(5), torch.tensor([2, 3]), torch.tensor([0, 1]))
+    >>> bags = LabeledBags(torch.arange(5), torch.tensor([2, 3]), torch.tensor([0, 1]))
     >>> [bag.tolist() for bag in bags.separate()]
     [[0, 1], [2, 3, 4]]
     """
