@@ -203,3 +203,33 @@ def test_bad_input_is_one_sentence(draw, sentence):
 def test_importing_hopfy_does_not_import_matplotlib():
     code = "import hopfy, hopfy.plot, sys; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_attention_has_one_map_for_each_head_and_blank_zeros() -> None:
+    weights = hopfy.functional.sparsemax(2 * torch.eye(4).expand(3, 4, 4).contiguous())
+    weights[2] = 0.25
+    axes = hopfy.plot.attention(weights, ["a", "$b$", "c", "d"], heads=[0, -1])
+    assert [ax.get_title() for ax in axes] == ["head 0: 75% zeros", "head 2: 0% zeros"]
+    cells = axes[0].images[0].get_array()
+    assert (cells.mask == (weights[0] == 0).numpy()).all()
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["a", r"\$b\$", "c", "d"]
+
+
+def test_padding_does_not_count_as_sparsity() -> None:
+    weights = torch.zeros(1, 4, 4)
+    weights[0, :2, :2] = 0.5
+    assert hopfy.plot.attention(weights)[0].get_title() == "head 0: 0% zeros"
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        (torch.zeros(2, 3, 4, 4), {}, "index the batch"),
+        (torch.zeros(3, 4, 4), {"tokens": ["a"]}, "4 tokens"),
+        (torch.zeros(3, 4, 5), {"key_tokens": ["a"]}, "5 key_tokens"),
+        (torch.zeros(3, 4, 4), {"axes": []}, "one for each head"),
+    ],
+)
+def test_attention_refuses_what_does_not_fit(weights, options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hopfy.plot.attention(weights, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hopfy.bench._attention import bench_attention
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
 from hopfy.bench._mil import bench_mil
@@ -23,6 +24,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "maps": bench_maps,
     "sequential": bench_sequential,
     "structures": bench_structures,
+    "attention": bench_attention,
     "layers": lambda _: _layers(),
     "retrieval": bench_retrieval,
     "rationale": bench_rationale,

@@ -5,6 +5,7 @@ Colors are those of Okabe and Ito, which color-blind readers can tell apart. Not
 no setting of matplotlib is changed: add to the axes, save ``axes.figure``, or call ``plt.show()``.
 """
 
+from hopfy.plot._attention import attention
 from hopfy.plot._bag import bag
 from hopfy.plot._grid import recall_grid
 from hopfy.plot._paths import regularization_path
@@ -14,6 +15,7 @@ from hopfy.plot._weights import weights
 
 __all__ = [
     "Plane",
+    "attention",
     "bag",
     "basins",
     "energy_landscape",
