@@ -1,8 +1,16 @@
-"""Compiling kernels: lazily, cached on disk when possible.
+"""Compiling kernels: lazily, and cached on disk where possible.
 
 A compiled kernel is a serial loop ``kernel(start, stop, ...)`` over rows that releases the
 interpreter lock; threads come from `hopfy._runtime.threads`, because numba's own pools survive
 neither fork nor many callers.
+
+Compiling takes time that a user waits for, most of it per function and per loop:
+
+* a kernel that Python calls is decorated with `jit` and does one thing (one regime of a map);
+* its helpers are `inlined` if they are small, or a `part`, compiled once, if several kernels or
+  several places call them or if they need their own rules of arithmetic;
+* slices, ``x[:] = value`` and exceptions with text cost tenths of a second each: write loops, and
+  return codes that the caller in Python turns into an error.
 """
 
 from __future__ import annotations
@@ -11,30 +19,40 @@ from collections.abc import Callable
 from typing import Any
 
 from hopfy._runtime.backends import compiled, runs_compiled
+from hopfy._runtime.kernel_cache import KernelCache
 
-__all__ = ["compiled", "jit", "part", "runs_compiled"]
+__all__ = ["compiled", "inlined", "jit", "part", "runs_compiled"]
+
+# Sums may be reassociated (that is what lets them use vector instructions); NaN, infinities and
+# signed zeros keep their meaning.
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "fastmath": {"reassoc", "contract"},
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`numba.njit` without the interpreter lock, cached on disk unless no folder is writable.
-
-    Sums may be reassociated (that is what lets them use vector instructions); NaN, infinities and
-    signed zeros keep their meaning.
-    """
+    """Compile a kernel that Python calls; the machine code is kept in a `KernelCache`."""
     if function is None:
         return lambda f: jit(f, **options)
     import numba
 
-    options = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"} | options
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no place for its cache
-        return numba.njit(**options)(function)
+    dispatcher = numba.njit(**(_OPTIONS | options))(function)
+    dispatcher._cache = KernelCache(function)
+    return dispatcher
 
 
-def part(function: Callable[..., Any]) -> Any:
-    """`jit` for a function that only compiled code calls.
+def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function that only compiled code calls: it has no entry point from Python."""
+    if function is None:
+        return lambda f: part(f, **options)
+    import numba
 
-    The entry points from Python are not built: they take as long to compile as the function.
-    """
-    return jit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return numba.njit(**(_OPTIONS | {"no_cpython_wrapper": True} | options))(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Copy a function into each of its callers, whose rules of arithmetic it then follows."""
+    return part(function, inline="always")

@@ -8,18 +8,30 @@ import math
 import numpy as np
 
 from hopfy._kernels.ksubsets.reference import short_row
-from hopfy._kernels.row_calls import run_backward, run_forward
-from hopfy._kernels.row_tools import LANES, PADDING, collect, pad, row_tops, support
-from hopfy._runtime.compilation import jit
+from hopfy._kernels.rows.calls import per_row, run_backward, run_forward
+from hopfy._kernels.rows.scan import (
+    LANES,
+    PADDING,
+    collect,
+    fill,
+    gather_near,
+    pad,
+    short_top,
+    support,
+    wide_tops,
+)
+from hopfy._runtime.compilation import jit, part
 
 __all__ = ["solve", "vjp"]
 
+SHORT = 128
 _STEPS = 200  # the root search needs about five
 
 
 def solve(scores, k):
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    weights, short_rows = run_forward(_forward, scores, k)
+    kernel = _short_rows if scores.shape[-1] <= SHORT else _long_rows
+    weights, short_rows = run_forward(kernel, scores, per_row(k, scores))
     if max(short_rows) >= 0:
         raise short_row(max(short_rows))
     return weights
@@ -27,44 +39,71 @@ def solve(scores, k):
 
 def vjp(weights, k, cotangent):
     """Gradient with respect to the scores."""
-    return run_backward(_backward, weights, k, cotangent)
+    return run_backward(_backward, weights, per_row(k, weights), cotangent)
 
 
 @jit
-def _forward(start, stop, scores, bits, k, weights):
-    """Rows [start, stop); ``k`` has one entry, or one per row.
+def _short_rows(start, stop, scores, bits, k, weights):
+    """Rows of up to SHORT entries: all of them are candidates.
 
-    A row with fewer than k finite scores takes all of them; the last such row is returned, or -1.
+    ``k`` has one entry, or one per row. A row with fewer than k finite scores takes all of them; the
+    last such row is returned, or -1.
     """
     size = scores.shape[1]
     d, order = np.empty(size + PADDING), np.empty(size + PADDING)
     index = np.empty(size + PADDING, np.int64)
-    lanes = np.empty(LANES)
-    short = -1
+    short = np.int64(-1)
     for r in range(start, stop):
-        row, out = scores[r], weights[r]
         wanted = k[r if k.shape[0] > 1 else 0]
-        top, spoiled = row_tops(row, bits[r], lanes)
-        out[:] = np.nan if spoiled else 0.0
+        top, spoiled = short_top(bits[r])
+        fill(weights[r], np.nan if spoiled else 0.0)
         if spoiled or top == -np.inf or wanted == 0.0:
             continue
-        count = collect(row, top, _reach(np.float64(top), lanes, wanted), d, index)
-        if count <= wanted:
-            for j in range(count):
-                out[index[j]] = 1.0
-            if count < wanted:
-                short = r
-            continue
-        pivot = _kth_smallest(d, count, math.ceil(wanted), order)
-        for j in range(count):
-            d[j] -= pivot  # now the k-th best is at 0 and the threshold between 0 and 1 below it
-        tau = _threshold(d, pad(d, count), wanted, 0.0, 1.0)
-        for j in range(count):
-            out[index[j]] = min(max(tau - d[j], 0.0), 1.0)
+        count = gather_near(scores[r], np.float64(top), np.inf, d, index)
+        if not _weigh(d, index, count, wanted, order, weights[r]):
+            short = r
     return short
 
 
 @jit
+def _long_rows(start, stop, scores, bits, k, weights):
+    """The same for rows of more than SHORT entries: most of them are ruled out first."""
+    size = scores.shape[1]
+    d, order = np.empty(size + PADDING), np.empty(size + PADDING)
+    index, lanes = np.empty(size + PADDING, np.int64), np.empty(LANES)
+    short = np.int64(-1)
+    for r in range(start, stop):
+        wanted = k[r if k.shape[0] > 1 else 0]
+        top, spoiled = wide_tops(bits[r], lanes)
+        fill(weights[r], np.nan if spoiled else 0.0)
+        if spoiled or top == -np.inf or wanted == 0.0:
+            continue
+        reach = _reach(np.float64(top), lanes, wanted)
+        count = collect(scores[r], np.float64(top), reach, d, index)
+        if not _weigh(d, index, count, wanted, order, weights[r]):
+            short = r
+    return short
+
+
+@part
+def _weigh(d, index, count, k, order, out):
+    """Write the weights of the candidates; False if there are fewer than k."""
+    if count <= k:
+        for j in range(count):
+            out[index[j]] = 1.0
+        return count == k
+    pivot = _kth_smallest(d, count, np.int64(math.ceil(k)), order)
+    for j in range(count):
+        d[j] -= pivot  # now the k-th best is at 0 and the threshold between 0 and 1 below it
+    tau = _threshold(d, pad(d, count), k, 0.0, 1.0)
+    for j in range(count):
+        u = tau - d[j]
+        u = u if u > 0.0 else 0.0
+        out[index[j]] = u if u < 1.0 else 1.0
+    return True
+
+
+@part
 def _reach(top, lanes, k):
     """How far below the top a score may lie and still have weight: from the parts' maxima alone.
 
@@ -80,26 +119,22 @@ def _reach(top, lanes, k):
     for j in range(LANES):
         lanes[j] = top - lanes[j]
     bound = 0.0
-    for part in range(parts):
+    for first in range(parts):
         best = np.inf
-        for j in range(part, LANES, parts):
+        for j in range(first, LANES, parts):
             best = lanes[j] if lanes[j] < best else best
         bound = best if best > bound else bound
     if bound == np.inf:
         return bound
-    return _threshold(lanes, LANES, k, 0.0, bound + 1.0) * (1.0 + 1e-9)
+    return _threshold(lanes, lanes.shape[0], k, 0.0, bound + 1.0) * (1.0 + 1e-9)
 
 
-@jit
-def _kth_smallest(d, count, k, scratch):
-    scratch[:count] = d[:count]
-    return _select(scratch, count, k)
-
-
-@jit
-def _select(values, count, k):
-    """The k-th smallest of ``values[:count]``, which are reordered (quickselect)."""
-    low, high = 0, count - 1
+@part
+def _kth_smallest(d, count, k, values):
+    """The k-th smallest of ``d[:count]``, by quickselect in ``values``."""
+    for j in range(count):
+        values[j] = d[j]
+    low, high = np.int64(0), count - 1
     while low < high:
         middle = values[(low + high) // 2]
         i, j = low, high
@@ -109,7 +144,9 @@ def _select(values, count, k):
             while values[j] > middle:
                 j -= 1
             if i <= j:
-                values[i], values[j] = values[j], values[i]
+                swapped = values[i]
+                values[i] = values[j]
+                values[j] = swapped
                 i += 1
                 j -= 1
         if k - 1 <= j:
@@ -121,12 +158,12 @@ def _select(values, count, k):
     return values[k - 1]
 
 
-@jit
+@part
 def _threshold(d, padded, k, low, high):
     """Root in [low, high] of ``sum clip(tau - d, 0, 1) = k``, piecewise linear and increasing."""
     tau = high
     for _ in range(_STEPS):
-        total, slope = 0.0, 0
+        total, slope = 0.0, np.int64(0)
         for j in range(padded):
             room = tau - d[j]
             slope += np.int64(room > 0.0) - np.int64(room >= 1.0)
@@ -140,9 +177,9 @@ def _threshold(d, padded, k, low, high):
         else:
             low = tau
         candidate = tau - excess / slope if slope > 0 else -1.0
-        if not low < candidate < high:
+        if candidate <= low or candidate >= high:
             candidate = 0.5 * (low + high)
-        if abs(candidate - tau) <= 1e-16 or not low < candidate < high:
+        if math.fabs(candidate - tau) <= 1e-16 or candidate <= low or candidate >= high:
             return tau
         tau = candidate
     return tau
@@ -154,14 +191,14 @@ def _backward(start, stop, weights, cotangent, k, gradient):
     index = np.empty(weights.shape[1], np.int64)
     for r in range(start, stop):
         y, v, out = weights[r], cotangent[r], gradient[r]
-        out[:] = np.nan if y[0] != y[0] else 0.0
+        fill(out, np.nan if y[0] != y[0] else 0.0)
         found = support(y, index)
-        total, count = 0.0, 0
+        total, count = 0.0, np.int64(0)
         for j in range(found):
             i = index[j]
             index[count] = i
             between = y[i] < 1.0
-            total += v[i] if between else 0.0
+            total += np.float64(v[i]) if between else 0.0
             count += between
         for j in range(count):
             out[index[j]] = v[index[j]] - total / count

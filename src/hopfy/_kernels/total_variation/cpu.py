@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopfy._kernels.row_calls import run_forward
+from hopfy._kernels.rows.calls import per_row, run_forward
 from hopfy._kernels.total_variation import row as plain
 from hopfy._runtime.compilation import jit, part
 
@@ -16,7 +16,7 @@ _smooth_row = part(plain.smooth_row_with(part(plain.denoise)))
 
 def solve(scores, strength):
     """Smoothed scores (..., N); ``strength`` is 0-d or (..., 1)."""
-    return run_forward(_forward, scores, strength)[0]
+    return run_forward(_forward, scores, per_row(strength, scores))[0]
 
 
 @jit

@@ -1,4 +1,4 @@
-"""Calling a compiled row kernel on tensors of any leading shape."""
+"""Running a compiled row kernel on tensors of any leading shape."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from torch import Tensor
 
 from hopfy._runtime.threads import over_rows
 
-__all__ = ["run_backward", "run_forward"]
+__all__ = ["per_row", "run_backward", "run_forward"]
 
 _BITS = {torch.float32: np.int32, torch.float64: np.int64}
 
 
 def run_forward(
-    kernel: Callable[..., Any], scores: Tensor, parameter: Tensor
+    kernel: Callable[..., Any], scores: Tensor, parameter: Any, weights: Tensor | None = None
 ) -> tuple[Tensor, list[Any]]:
     """Run ``kernel(start, stop, scores, bits, parameter, weights)`` over all rows.
 
-    Returns the weights and what the kernel had to say about each range of rows.
+    ``bits`` are the scores as integers; ``parameter`` is an array with one entry, or one per row
+    (`per_row`). Returns the weights, written in place if they are given, and the kernel's return
+    values, one for each range of rows.
     """
     scores = scores.contiguous()
-    weights = torch.empty_like(scores)
+    weights = torch.empty_like(scores) if weights is None else weights
     rows, size = scores.numel() // scores.shape[-1], scores.shape[-1]
     array = scores.numpy().reshape(rows, size)
-    said = over_rows(
+    returned = over_rows(
         kernel,
         rows,
         array.size,
         array,
         array.view(_BITS[scores.dtype]),
-        _per_row(parameter, scores),
+        parameter,
         weights.numpy().reshape(rows, size),
     )
-    return weights, said
+    return weights, returned
 
 
 def run_backward(
-    kernel: Callable[..., Any], weights: Tensor, parameter: Tensor, cotangent: Tensor
+    kernel: Callable[..., Any], weights: Tensor, parameter: Any, cotangent: Tensor
 ) -> Tensor:
     """Run ``kernel(start, stop, weights, cotangent, parameter, gradient)`` over all rows."""
     weights, cotangent = weights.detach().contiguous(), cotangent.detach().contiguous()
@@ -52,15 +54,16 @@ def run_backward(
         weights.numel(),
         weights.numpy().reshape(rows, size),
         cotangent.numpy().reshape(rows, size),
-        _per_row(parameter, weights),
+        parameter,
         gradient.numpy().reshape(rows, size),
     )
     return gradient
 
 
-def _per_row(parameter: Tensor, rows: Tensor) -> Any:
-    """The parameter as float64: one number, or one for each row."""
+def per_row(parameter: Tensor, rows: Tensor) -> Any:
+    """The parameter as an array of float64: one number, or one for each row where they differ."""
     if parameter.ndim == 0:
         return np.array([parameter.item()])
-    parameter = parameter.expand(*rows.shape[:-1], 1)
-    return parameter.detach().reshape(-1).to(torch.float64).numpy()
+    parameter = parameter.detach().expand(*rows.shape[:-1], 1)
+    numbers = parameter.reshape(-1).to(torch.float64).numpy()
+    return numbers[:1] if (numbers == numbers[0]).all() else numbers

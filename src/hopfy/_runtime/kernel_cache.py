@@ -1,0 +1,166 @@
+"""Machine code of kernels on disk, so that each is compiled once for a machine.
+
+numba's own cache does not notice when a helper in another file has changed, raises when a file is
+damaged, and runs whatever machine code it finds. Here every file carries a stamp of all kernel
+sources and a checksum; a file that does not fit is the same as none, and failing to write is
+harmless.
+
+The folder is ``$NUMBA_CACHE_DIR`` if set. Otherwise the code lies beside the package, where an
+installation by root serves every user, or, where that cannot be written, in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["KernelCache"]
+
+_PACKAGE = Path(__file__).parent.parent
+_SLOW = 1.0  # seconds of compiling after which the user learns what is going on
+_announced: set[str] = set()
+
+
+class KernelCache:
+    """The compiled versions of one function, one file for each signature and processor."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = f"{function.__module__}.{function.__qualname__}".removeprefix("hopfy.")
+        self._notice: threading.Timer | None = None
+
+    @property
+    def cache_path(self) -> str:
+        """Where the code is written (numba shows it in its statistics)."""
+        return str(_folders()[0])
+
+    def enable(self) -> None:
+        """Part of numba's protocol; this cache is always enabled."""
+
+    def disable(self) -> None:
+        """Part of numba's protocol; this cache is always enabled."""
+
+    def flush(self) -> None:
+        """Forget everything about this function (numba calls this to compile afresh)."""
+        for folder in _folders():
+            for path in folder.glob(f"{self._name}-*"):
+                with suppress(OSError):
+                    path.unlink()
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """The compiled function; None if it has to be compiled."""
+        from numba.core.compiler import CompileResult
+
+        target.refresh()
+        file = self._file(signature, target.codegen())
+        for folder in _folders():
+            content = _read_checked(folder / file)
+            if content is None:
+                continue
+            with suppress(Exception):  # whatever is wrong with it, compiling helps
+                return CompileResult._rebuild(target, *pickle.loads(content))
+        self._notice = _announce_later(self._name)
+        return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep the compiled function if there is a place for it."""
+        if self._notice is not None:
+            self._notice.cancel()
+        from numba.core.serialize import dumps
+
+        file = self._file(signature, result.codegen)
+        with suppress(Exception):  # nothing is lost but the time to compile it again
+            content = dumps(result._reduce())
+            any(_write_checked(folder / file, content) for folder in _folders())
+
+    def _file(self, signature: Any, codegen: Any) -> str:
+        import numba
+
+        about = (str(signature), codegen.magic_tuple(), numba.__version__, sys.version_info[:2])
+        return f"{self._name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:16]}.kernel"
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _folders() -> list[Path]:
+    """Where to look for compiled code, and in this order where to write it."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return [Path(chosen) / "hopfy"]
+    place = hashlib.sha256(str(_PACKAGE).encode()).hexdigest()[:8]
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return [_PACKAGE / "_kernels" / "__pycache__", user / "hopfy" / f"kernels-{place}"]
+
+
+@cache
+def _stamp() -> bytes:
+    """A hash of everything that compiled code is made from."""
+    stamp = hashlib.sha256()
+    for path in sorted([*(_PACKAGE / "_kernels").rglob("*.py"), Path(__file__)]):
+        stamp.update(path.read_bytes())
+    return stamp.digest()
+
+
+def _read_checked(path: Path) -> bytes | None:
+    """The content of a file that is complete and belongs to these sources."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    stamp, digest, content = raw[:32], raw[32:64], raw[64:]
+    if stamp != _stamp() or digest != hashlib.sha256(content).digest():
+        return None
+    return content
+
+
+def _write_checked(path: Path, content: bytes) -> bool:
+    """Write the file as a whole or not at all; False if that cannot be done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    except OSError:
+        return False
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_stamp() + hashlib.sha256(content).digest() + content)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        return False
+    return True
+
+
+# --- the notice -----------------------------------------------------------------------------------
+
+
+def _announce_later(name: str) -> threading.Timer | None:
+    """Say on stderr, once per operation, that a compilation takes more than a second."""
+    operation = name.removeprefix("_kernels.").split(".")[0]
+    if os.environ.get("HOPFY_QUIET") or operation in _announced:
+        return None
+    timer = threading.Timer(_SLOW, _announce, [operation])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _announce(operation: str) -> None:
+    if operation in _announced:
+        return
+    _announced.add(operation)
+    print(
+        f"hopfy: compiling {operation} for this processor; the next process finds it compiled. "
+        "(`hopfy warm-up` compiles everything ahead, HOPFY_QUIET=1 hides this line.)",
+        file=sys.stderr,
+        flush=True,
+    )
