@@ -1,0 +1,167 @@
+"""Compiled kernels on disk: found again, never trusted blindly, never required."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopfy
+from hopfy._runtime import kernel_cache
+from hopfy._runtime.compilation import jit
+
+SOURCE = str(Path(hopfy.__file__).parents[1])
+
+
+def double(start: int, stop: int, values: np.ndarray) -> int:
+    for i in range(start, stop):
+        values[i] *= 2
+    return stop - start
+
+
+def run(kernel: Callable[..., int]) -> tuple[int, int]:
+    """Run a kernel; how often its code was found on disk, and how often it was compiled."""
+    values = np.arange(4.0)
+    kernel(0, 4, values)
+    assert values.tolist() == [0, 2, 4, 6]
+    return sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("HOPFY_QUIET", "1")
+    return tmp_path / "hopfy"
+
+
+def test_code_is_compiled_once_and_found_again(folder: Path) -> None:
+    assert run(jit(double)) == (0, 1)
+    assert len(list(folder.iterdir())) == 1
+    assert run(jit(double)) == (1, 0)
+
+
+def test_a_change_of_any_kernel_source_compiles_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(jit(double))
+    monkeypatch.setattr(kernel_cache, "_stamp", lambda: b"x" * 32)
+    assert run(jit(double)) == (0, 1)
+    assert run(jit(double)) == (1, 0)
+    assert len(list(folder.iterdir())) == 1  # replaced, not added
+
+
+def test_the_stamp_covers_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "_kernels" / "rows").mkdir(parents=True)
+    helper = tmp_path / "_kernels" / "rows" / "helper.py"
+    helper.write_text("a = 1")
+    monkeypatch.setattr(kernel_cache, "_PACKAGE", tmp_path)
+    first = kernel_cache._stamp.__wrapped__()
+    helper.write_text("a = 2")
+    assert kernel_cache._stamp.__wrapped__() != first
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "one bit", "garbage", "a folder"])
+def test_damaged_files_are_compiled_again(folder: Path, damage: str) -> None:
+    run(jit(double))
+    (path,) = folder.iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    contents = {"empty": b"", "cut": raw[:-100], "one bit": raw, "garbage": b"\x00" * 5000}
+    if damage == "a folder":
+        path.unlink()
+        path.mkdir()
+        assert run(jit(double)) == (0, 1)
+    else:
+        path.write_bytes(bytes(contents[damage]))
+        assert run(jit(double)) == (0, 1)
+        assert run(jit(double)) == (1, 0)  # and the file is whole again
+
+
+def test_code_that_numba_cannot_rebuild_is_compiled_again(folder: Path) -> None:
+    run(jit(double))
+    (path,) = folder.iterdir()
+    kernel_cache._write_checked(path, b"a checksum that fits, but no pickle")
+    assert run(jit(double)) == (0, 1)
+
+
+def test_without_a_writable_folder_everything_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("a file where a folder should be")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(file))
+    assert run(jit(double)) == (0, 1)
+    assert run(jit(double)) == (0, 1)
+
+
+def test_the_users_cache_serves_a_package_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_kernels").write_text("a file where a folder should be")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernel_cache, "_PACKAGE", tmp_path)
+    kernel_cache._stamp.cache_clear()
+    try:
+        assert run(jit(double)) == (0, 1)
+        assert run(jit(double)) == (1, 0)
+        assert len(list((tmp_path / "cache").rglob("*.kernel"))) == 1
+    finally:
+        kernel_cache._stamp.cache_clear()
+
+
+def test_a_slow_compilation_is_announced_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernel_cache, "_SLOW", 0.0)
+    monkeypatch.setattr(kernel_cache, "_announced", set())
+    monkeypatch.delenv("HOPFY_QUIET", raising=False)
+    for name in ("_kernels.entmax.cpu._softmax", "_kernels.entmax.cpu._concave"):
+        timer = kernel_cache._announce_later(name)
+        if timer is not None:
+            timer.join(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "compiling entmax" in lines[0]
+    monkeypatch.setattr(kernel_cache, "_announced", set())
+    monkeypatch.setenv("HOPFY_QUIET", "1")
+    assert kernel_cache._announce_later("_kernels.entmax.cpu._softmax") is None
+
+
+def test_a_quick_compilation_is_not_announced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOPFY_QUIET")
+    monkeypatch.setattr(kernel_cache, "_SLOW", 60.0)
+    run(jit(double))
+    time.sleep(0.01)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_next_process_finds_the_code(folder: Path) -> None:
+    program = """
+import torch
+from hopfy import functional as F
+from hopfy._kernels.threshold import cpu
+F.sparsemax(torch.tensor([1.0, 0.5]))
+print(sum(cpu._short_rows.stats.cache_misses.values()))
+"""
+    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    misses = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert misses == ["1", "0"]
