@@ -31,7 +31,7 @@ Slope = Callable[[Tensor, Tensor], Tensor]
 def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
     """Return ``(scores, parameter) -> weights``, differentiable any number of times in both.
 
-    Three doors lead to the same functions: a lean `autograd.Function` for ordinary eager use, one with
+    Three entry points share these functions: an `autograd.Function` for ordinary eager use, one with
     ``setup_context``, a vmap rule and a forward mode for `torch.func`, and the custom operator
     ``hopfy::name`` that `torch.compile` and `torch.export` keep whole in their graphs.
 
@@ -140,7 +140,7 @@ def _transformable_function(
 def _operator(name: str, solve: Solve, gradients: Gradients) -> Any:
     operator = torch.library.custom_op(
         f"hopfy::{name}",
-        lambda scores, parameter: solve(scores.detach(), parameter.detach()),
+        lambda scores, parameter: solve(scores.detach(), parameter.detach()).contiguous(),
         mutates_args=(),
         schema="(Tensor scores, Tensor parameter) -> Tensor",
     )
