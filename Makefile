@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Modules are compiled to bytecode when they are first imported: most of torch never is.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 
@@ -16,9 +17,7 @@ setup: $(DEV_READY)
 # What `make demo` needs: the library, plots and estimators, and no judge, linter or bench package.
 $(DEMO_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(PIP) torch
-	$(PIP) --editable ".[demo]"
+	$(PIP) torch --editable ".[demo]"
 	touch $@
 
 # What `make test` and `make bench` need on top of it.

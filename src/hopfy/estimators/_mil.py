@@ -190,7 +190,7 @@ class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
     def instance_weights(self, X: Any, bag_ids: Any = None) -> Any:
         """How much each instance took part in its bag's prediction, the mean over the heads.
 
-        A sparse or structured omega gives exact zeros: those instances had no say. Weights on the
+        A sparse or structured omega gives exact zeros: those instances took no part. Weights on the
         simplex sum to 1 in a bag, those of k-subsets to k.
 
         Returns:
@@ -338,7 +338,7 @@ class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
 
 
 class _OwnModuleError(ValueError):
-    """What the caller of load forgot, or gave in vain."""
+    """An argument of load that is missing or has no use."""
 
 
 def _labels(y: Any, bags: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -329,7 +329,7 @@ class _SquaredError(nn.Module):
 
 
 def _column(y: Any, count: int) -> _Array:
-    """One target for each text; a sentence if they are missing."""
+    """One target for each text; an error if they are missing."""
     if y is None:
         raise ValueError("expected one target in y for each text, got None; y is needed to fit.")
     if isinstance(y, str) or not isinstance(y, Iterable):

@@ -34,7 +34,7 @@ OWN_VECTORS = {"own": "vectors"}
 
 
 class OwnMethodError(ValueError):
-    """What the caller of load forgot, or gave in vain."""
+    """An argument of load that is missing or has no use."""
 
 
 def parameter_table(name: str, value: Any) -> Any:

@@ -259,8 +259,8 @@ class WordPooling(nn.Module):
         head: features of the association space and of the output.
         beta: inverse temperature: a number or `Temperature`.
 
-    The weights of a rationale sum to k; the pooled vector is divided by their sum, so that texts of
-    all lengths speak equally loud.
+    The weights of a rationale sum to k; the pooled vector is divided by their sum, so that it does not scale
+    with the length of a text.
     """
 
     def __init__(

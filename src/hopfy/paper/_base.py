@@ -77,7 +77,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
     def begin(self, label: str, total: float) -> None: ...
 
@@ -134,4 +134,4 @@ class Experiment(ABC, Generic[C]):
 
     @abstractmethod
     def explain(self, results: Mapping[str, Any]) -> str:
-        """A sentence or two for the report."""
+        """A short explanation for the report."""

@@ -1,4 +1,4 @@
-"""Figures that belong to nobody else: no window, no global state, the same bytes every time."""
+"""Figures without a window or global state, the same bytes every time."""
 
 from __future__ import annotations
 

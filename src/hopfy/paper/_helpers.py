@@ -47,7 +47,7 @@ def helping(count: int, work: Callable[..., None], arguments: tuple[Any, ...]) -
 
 
 def _quietly(work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """A helper ends without a word when its terminal says stop: the main process speaks."""
+    """A helper ends silently at Ctrl-C: the main process prints the message."""
     torch.set_num_threads(1)
     try:
         work(*arguments)

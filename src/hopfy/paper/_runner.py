@@ -121,7 +121,7 @@ def _store(experiment: Experiment[Any], config: Any, folder: Path) -> Store:
 
 
 def _help(experiment: Experiment[Any], config: Any, folder: Path) -> None:
-    """What another process does: the same, with nobody watching."""
+    """What a helper process runs: the same experiment, without progress."""
     experiment.run(config, _store(experiment, config, folder), Quiet())
 
 

@@ -1,7 +1,7 @@
 """Work through a list of settings together with other processes, on this machine or on others.
 
-The list is a study of optuna in a journal file: whoever opens the same file takes what nobody else
-has taken, and all see all results. What a killed process had taken is done again.
+The list is a study of optuna in a journal file: every process that opens the same file takes points
+that no other process has taken, and all see all results. What a killed process had taken is done again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SharedGrid:
         )
 
     def work(self, compute: Callable[[Point], Mapping[str, Any]], *, wait: bool = True) -> None:
-        """Compute what nobody works on; with ``wait``, until every point has its result.
+        """Compute the points that no process works on; with ``wait``, until every point has its result.
 
         The number of a trial is unique among all processes, so the first trials are the points in
         their order; later ones repeat what was lost.

@@ -45,6 +45,7 @@ class Fig3(Experiment[Fig3Config]):
     name = "fig3"
     title = "Figure 3: energies, trajectories and basins of attraction"
     profiles = {  # noqa: RUF012
+        "demo": Fig3Config(sets=2, points=14, queries=4),
         "quick": Fig3Config(),
         "paper": Fig3Config(sets=20, drawn=3, points=100, drawn_energies=BETAS, drawn_basins=BETAS),
     }

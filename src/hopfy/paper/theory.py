@@ -48,6 +48,9 @@ class Theory(Experiment[TheoryConfig]):
     name = "theory"
     title = "Theory: the guarantees, predicted and measured"
     profiles = {  # noqa: RUF012
+        "demo": TheoryConfig(
+            patterns=80, trials=1, counts=(10, 40, 160), dimensions=(4, 8, 12, 16), draws=40
+        ),
         "quick": TheoryConfig(),
         "paper": TheoryConfig(
             patterns=500,

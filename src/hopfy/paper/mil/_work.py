@@ -51,7 +51,7 @@ class Work:
         self.cells = [Cell(task, method) for task in tasks for method in config.methods]
 
     def start(self, cell: Cell, run: int) -> None:
-        """Compute what nobody has taken yet of a cell's ``run``-th seed."""
+        """Compute what no process has taken yet of a cell's ``run``-th seed."""
         points, name = self._points(cell, run), _part(cell, run)
         if points and not self._store.path(name).is_file():
             self._grid(cell, points).work(lambda point: self._compute(cell, point), wait=False)

@@ -23,7 +23,7 @@ _WIDE = 1100
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG picture and the sentence or two below it."""
+    """A PNG picture and its caption."""
 
     png: bytes
     caption: str
