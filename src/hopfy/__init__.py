@@ -37,8 +37,10 @@ _LAZY = frozenset(
     {
         "bench",
         "estimators",
+        "integrations",
         "losses",
         "memory",
+        "models",
         "network",
         "omega",
         "paper",

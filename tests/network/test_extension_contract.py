@@ -153,7 +153,7 @@ DESCRIBED = [
     hopfy.Tsallis(torch.tensor([1.25, 1.5])), SparseMAP(KSubsets(3)), SparseMAP(KSubsets(1.5)),
     SparseMAP(AtMostK(2)), SparseMAP(SequentialKSubsets(3, 0.5)), SparseMAP(Matching()),
     SparseMAP(SequentialKSubsets(3, torch.tensor([0.5, -1.0]))), SparseMAP(Tree(single_root=True)),
-    SparseMAP(Chain(torch.randn(3, 3))), SparseMAP(Grid(Chain(0.5), (2, 3))),
+    SparseMAP(Chain(torch.eye(3))), SparseMAP(Grid(Chain(0.5), (2, 3))),
     hopfy.nn.ShareOfLength(0.3),
 ]  # fmt: skip
 

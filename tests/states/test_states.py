@@ -121,6 +121,14 @@ def test_energies_never_rise(omega: hopfy.Omega, state: State) -> None:
     torch.testing.assert_close(parts.concave + parts.convex, net.energy(queries))
 
 
+@every_state
+def test_float32_states_are_in_their_space(state: State) -> None:
+    made = state(3 * torch.randn(50, 31))
+    assert state.contains(made).all()
+    net = HopfieldNetwork(made, "sparsemax", 1.0, state=state)
+    assert net.energy(made).isfinite().all()
+
+
 @every_pair
 def test_the_energy_is_its_definition_up_to_a_constant(omega: hopfy.Omega, state: State) -> None:
     patterns = torch.randn(9, 5, dtype=torch.float64)

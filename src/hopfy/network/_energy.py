@@ -55,6 +55,7 @@ def energy(
         update = _weighted_sum(weights, memories)
         spread = omega.rise(scores, weights).clamp_min(0) / _flat(beta)
         value = spread + state.loss(wide, update) + _room(update, memories, omega, state)
+        value = torch.where(state.contains(queries), value, torch.inf)
     if torch.is_grad_enabled():
         value = _with_gradient_of(value, _plain(wide, scores, omega, memories, beta, state))
     return value.to(queries.dtype)
@@ -78,7 +79,7 @@ def _plain(
     r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + \Psi(q) + c`: right gradients."""
     conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
     constant = _constant(omega, memories, state)
-    return -conjugate / _flat(beta) + state.value(wide) + constant
+    return -conjugate / _flat(beta) + state.inner_value(wide) + constant
 
 
 def _with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
@@ -99,7 +100,8 @@ def energy_parts(
     if not state.is_identity:
         conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
         constant = _constant(omega, memories, state)
-        concave, convex = -conjugate / _flat(beta), state.value(wide) + constant
+        inside = torch.where(state.contains(queries), state.inner_value(wide), torch.inf)
+        concave, convex = -conjugate / _flat(beta), inside + constant
         return Energy(concave.to(queries.dtype), convex.to(queries.dtype))
     base = omega.base_point(scores)
     together = base.ndim > 1 or memories.ndim == 2

@@ -30,17 +30,25 @@ class State(Described, ABC):
     def __call__(self, z: Tensor) -> Tensor:
         """The state :math:`\\nabla\\Psi^*(z)`, shaped like ``z`` (..., D)."""
 
-    @abstractmethod
     def value(self, state: Tensor) -> Tensor:
-        r""":math:`\Psi(q)` of states (..., D), shape (...)."""
+        r""":math:`\Psi(q)` of states (..., D), shape (...); infinite outside the domain."""
+        return torch.where(self.contains(state), self.inner_value(state), torch.inf)
+
+    @abstractmethod
+    def inner_value(self, state: Tensor) -> Tensor:
+        r""":math:`\Psi(q)` of states in the domain: 0 for an indicator."""
+
+    def contains(self, state: Tensor) -> Tensor:
+        """Which states (..., D) lie in the domain, up to the rounding of their dtype, (...)."""
+        return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
 
     @abstractmethod
     def conjugate(self, z: Tensor) -> Tensor:
         r""":math:`\Psi^*(z)` of (..., D), shape (...)."""
 
     def loss(self, state: Tensor, z: Tensor) -> Tensor:
-        r""":math:`\Psi(q) + \Psi^*(z) - \langle q, z\rangle`, never negative, shape (...)."""
-        gap = self.value(state) + self.conjugate(z) - (state * z).sum(-1)
+        r""":math:`\Psi(q) + \Psi^*(z) - \langle q, z\rangle`, never negative, for states in the domain."""
+        gap = self.inner_value(state) + self.conjugate(z) - (state * z).sum(-1)
         return gap.clamp_min(0)
 
     def slope(self, state: Tensor) -> Tensor:

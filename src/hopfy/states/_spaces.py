@@ -44,7 +44,7 @@ class Euclidean(State):
     def __call__(self, z: Tensor) -> Tensor:
         return z
 
-    def value(self, state: Tensor) -> Tensor:
+    def inner_value(self, state: Tensor) -> Tensor:
         return state.square().sum(-1) / 2
 
     def conjugate(self, z: Tensor) -> Tensor:
@@ -102,8 +102,11 @@ class Ball(State):
     def __call__(self, z: Tensor) -> Tensor:
         return self.radius * _direction(z)
 
-    def value(self, state: Tensor) -> Tensor:
-        return _inside(_norm(state), self.radius, state)
+    def inner_value(self, state: Tensor) -> Tensor:
+        return torch.zeros_like(state.sum(-1))
+
+    def contains(self, state: Tensor) -> Tensor:
+        return _is_within(_norm(state), self.radius, state)
 
     def conjugate(self, z: Tensor) -> Tensor:
         return self.radius * _norm(z)
@@ -144,12 +147,15 @@ class LayerNorm(State):
     def __call__(self, z: Tensor) -> Tensor:
         return self.shift + self.scale * math.sqrt(z.shape[-1]) * _direction(_centered(z))
 
-    def value(self, state: Tensor) -> Tensor:
-        size = state.shape[-1]
-        off = (state.mean(-1) - self.shift).abs() * math.sqrt(max(size, 1))
-        limit = self.scale * math.sqrt(size)
-        away = torch.maximum(_norm(state - self.shift), off + limit * (off > _slack(state)))
-        return _inside(away, limit, state)
+    def inner_value(self, state: Tensor) -> Tensor:
+        return self.shift * torch.zeros_like(state.sum(-1))
+
+    def contains(self, state: Tensor) -> Tensor:
+        limit = self.scale * math.sqrt(state.shape[-1])
+        reach = _norm(state - self.shift)
+        off = (state.mean(-1) - self.shift).abs() if state.shape[-1] else reach
+        size = state.abs().amax(-1) if state.shape[-1] else reach
+        return _is_within(reach, limit, state) & (off <= _slack(state) * (1 + size))
 
     def conjugate(self, z: Tensor) -> Tensor:
         reach = self.scale * math.sqrt(z.shape[-1]) * _norm(_centered(z))
@@ -180,9 +186,12 @@ class Sign(State):
     def __call__(self, z: Tensor) -> Tensor:
         return z.sign()
 
-    def value(self, state: Tensor) -> Tensor:
+    def inner_value(self, state: Tensor) -> Tensor:
+        return torch.zeros_like(state.sum(-1))
+
+    def contains(self, state: Tensor) -> Tensor:
         largest = state.abs().amax(-1) if state.shape[-1] else state.sum(-1)
-        return _inside(largest, 1.0, state)
+        return _is_within(largest, 1.0, state)
 
     def conjugate(self, z: Tensor) -> Tensor:
         return z.abs().sum(-1)
@@ -216,12 +225,13 @@ class Tanh(State):
     def __call__(self, z: Tensor) -> Tensor:
         return torch.tanh(self.b * z)
 
-    def value(self, state: Tensor) -> Tensor:
+    def contains(self, state: Tensor) -> Tensor:
+        return (state.abs() <= 1).all(-1)
+
+    def inner_value(self, state: Tensor) -> Tensor:
         r""":math:`\tfrac1b \sum_i p_i \log p_i + (1 - p_i) \log(1 - p_i)`, :math:`p_i = (1 + q_i)/2`."""
-        on, off = (1 + state) / 2, (1 - state) / 2
-        inside = ((on >= 0) & (off >= 0)).all(-1)
-        entropy = (torch.xlogy(on, on) + torch.xlogy(off, off)).sum(-1) / self.b
-        return torch.where(inside, entropy, torch.inf)
+        on, off = ((1 + state) / 2).clamp_min(0), ((1 - state) / 2).clamp_min(0)
+        return (torch.xlogy(on, on) + torch.xlogy(off, off)).sum(-1) / self.b
 
     def conjugate(self, z: Tensor) -> Tensor:
         size = (self.b * z).abs()
@@ -267,6 +277,6 @@ def _slack(state: Tensor) -> float:
     return 64 * math.sqrt(max(state.shape[-1], 1)) * float(torch.finfo(state.dtype).eps)
 
 
-def _inside(size: Tensor, limit: float | Tensor, state: Tensor) -> Tensor:
-    """0 where ``size`` is within ``limit`` up to rounding, infinite elsewhere."""
-    return torch.where(size <= limit * (1 + _slack(state)) + 1e-300, 0.0, torch.inf).to(state.dtype)
+def _is_within(size: Tensor, limit: float | Tensor, state: Tensor) -> Tensor:
+    """Where ``size`` is within ``limit``, up to rounding."""
+    return size <= limit * (1 + _slack(state))
