@@ -6,14 +6,19 @@ Nothing of size N x N is ever held: patterns meet each other in blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
+from hopfy._runtime.precision import full_precision
 from hopfy.omega import Omega, omega_from
+from hopfy.theory._leads import leads
+from hopfy.theory._limits import RadiusLimit, SeparationLimit, one_below
+from hopfy.theory._proof import proves_fixed_point
+from hopfy.theory._rounding import ceil_float, gamma, norm_bounds, rounding_bound
 
 __all__ = [
     "OneStep",
@@ -69,9 +74,11 @@ def separations(memories: Tensor, indices: Tensor | None = None) -> Separations:
         indices: (P,) which patterns to ask about; by default all.
 
     Returns:
-        The separations (P,) and the rivals (P,). The rival is found in the memories' precision, the
-        separation from it is computed in float64. A lone pattern has an infinite separation; a
-        duplicate has one of zero or less, whatever beta is.
+        The separations (P,) and the rivals (P,). The separation is the exact one of the real numbers
+        that the stored floats stand for, rounded *down* to float64: it is never too large, so a
+        ``beta`` chosen from it is not too small. (Where more than 256 patterns compete within
+        rounding errors it is a lower bound that is off by a rounding error.) A lone pattern has an
+        infinite separation; a duplicate has one of zero or less, whatever beta is.
 
     >>> import torch
     >>> from hopfy import theory
@@ -79,16 +86,8 @@ def separations(memories: Tensor, indices: Tensor | None = None) -> Separations:
     tensor([ 2., -1.,  9.], dtype=torch.float64)
     """
     memories, indices = _prepared(memories, indices)
-    best = torch.full((indices.numel(),), -math.inf, dtype=memories.dtype, device=memories.device)
-    rival = torch.full_like(indices, -1)
-    for rows, columns, products in _products(memories, indices):
-        top, place = products.max(-1)
-        better = top > best[rows]
-        best[rows] = torch.where(better, top, best[rows])
-        rival[rows] = torch.where(better, place + columns.start, rival[rows])
-    own = memories[indices].double()
-    gap = (own * (own - memories[rival.clamp_min(0)].double())).sum(-1)
-    return Separations(torch.where(rival < 0, math.inf, gap), rival)
+    with torch.no_grad(), full_precision(memories.device):
+        return Separations(*SeparationLimit(memories.double(), indices).limits(_BLOCK))
 
 
 def is_stationary(
@@ -101,16 +100,29 @@ def is_stationary(
     point (as a mixture) whose separation is zero. With alpha = inf the margin is 0 and ties are
     shared, so equality does not count there.
 
-    This is the plain floating-point comparison; `proves_fixed_point` is the one that cannot err.
+    It is decided like a certificate: never wrong where it says yes, and equality counts.
 
     >>> import torch
     >>> from hopfy import theory
     >>> theory.is_stationary(torch.tensor([[2.0, 0.0], [1.0, 0.0]]), "sparsemax", beta=1.0)
     tensor([ True, False])
     """
-    needed = lead(omega, beta)
+    needed = _needed(omega, beta)
+    omega = omega_from(omega)
+    if omega.exact_margin(1) is not None:
+        memories, indices = _prepared(memories, indices)
+        return proves_fixed_point(memories, indices.unsqueeze(-1), omega, beta)
     value = separations(memories, indices).value
     return value > 0 if needed == 0 else value >= needed
+
+
+def _needed(omega: Omega | str, beta: float) -> float:
+    """The lead m / beta, rounded up."""
+    near = lead(omega, beta)
+    margin = omega_from(omega).exact_margin(1)
+    if margin is not None:
+        return ceil_float(margin / Fraction(float(beta)))
+    return near * (1 + 4 * torch.finfo(torch.float64).eps)
 
 
 def certified_radius(
@@ -130,7 +142,8 @@ def certified_radius(
 
     the radius of the *largest* ball around the pattern in which every query is mapped to it at
     once; it is never smaller. Negative where the pattern is not proven to be a fixed point (minus
-    infinity for duplicates), infinite for a lone pattern.
+    infinity for duplicates), infinite for a lone pattern. Both are rounded down: a radius is never
+    larger than the formula with real numbers.
 
     >>> import torch
     >>> from hopfy import theory
@@ -139,38 +152,29 @@ def certified_radius(
     >>> theory.certified_radius(torch.eye(2) * 2, "sparsemax", beta=1.0)
     tensor([1.0607, 1.0607], dtype=torch.float64)
     """
-    needed = lead(omega, beta)
-    if bound == "paper":
-        value = separations(memories, indices).value
-        largest = torch.linalg.vector_norm(memories.double(), dim=-1).max()
-        radius: Tensor = (value - needed) / (2 * largest)
-        return radius
-    if bound != "exact":
+    if bound not in ("exact", "paper"):
         raise ValueError(f"expected bound to be 'exact' or 'paper', got {bound!r}.")
+    needed = _needed(omega, beta)
     memories, indices = _prepared(memories, indices)
-    radius = torch.full((indices.numel(),), math.inf, dtype=torch.float64, device=memories.device)
-    rival = torch.full_like(indices, -1)
-    memories = memories.double()
-    squares = memories.square().sum(-1)
-    for rows, columns, products in _products(memories, indices):
-        own = squares[indices[rows]].unsqueeze(-1)
-        distance = (own + squares[columns] - 2 * products).clamp_min(0).sqrt()
-        room = torch.where(products == -math.inf, math.inf, own - products - needed)
-        least, place = _ratio(room, distance).min(-1)
-        closer = least < radius[rows]
-        radius[rows] = torch.where(closer, least, radius[rows])
-        rival[rows] = torch.where(closer, place + columns.start, rival[rows])
-    # The distance above cancels for close patterns: measure the one that counts anew.
-    own = memories[indices]
-    apart = own - memories[rival.clamp_min(0)]
-    anew = _ratio((own * apart).sum(-1) - needed, torch.linalg.vector_norm(apart, dim=-1))
-    return torch.where(rival < 0, math.inf, anew)
+    with torch.no_grad(), full_precision(memories.device):
+        if bound == "paper":
+            return _paper_radius(memories, indices, needed)
+        if needed == math.inf:
+            alone = math.inf if memories.shape[0] == 1 else -math.inf
+            return torch.full_like(indices, alone, dtype=torch.float64)
+        radius, _ = RadiusLimit(memories.double(), indices, needed).limits(_BLOCK)
+        fixed = is_stationary(memories, omega, beta, indices)
+        return torch.where(fixed, radius.clamp_min(0), radius)
 
 
-def _ratio(room: Tensor, distance: Tensor) -> Tensor:
-    """``room / distance``; infinite with the sign of the room (0 counts as room) at distance 0."""
-    at_zero = torch.where(room < 0, -math.inf, math.inf).to(room)
-    return torch.where(distance == 0, at_zero, torch.where(room == math.inf, room, room / distance))
+def _paper_radius(memories: Tensor, indices: Tensor, needed: float) -> Tensor:
+    room = separations(memories, indices).value - needed
+    largest = norm_bounds(memories.double()).max()
+    # The bound on the norm is this close to the norm; a negative room is divided by less.
+    smallest = largest * (1 - 2 * gamma(memories.shape[1] + 16, torch.float64))
+    divisor = 2 * torch.where(room < 0, smallest, largest)
+    radius = torch.where(room.isinf(), room, room / divisor)
+    return torch.where((room == 0) | room.isinf(), radius, one_below(one_below(radius)))
 
 
 def one_step(queries: Tensor, memories: Tensor, omega: Omega | str, beta: float) -> OneStep:
@@ -187,20 +191,35 @@ def one_step(queries: Tensor, memories: Tensor, omega: Omega | str, beta: float)
     >>> theory.one_step(torch.tensor([[100.0]]), patterns, "sparsemax", beta=1.0)
     OneStep(pattern=tensor([0]), stays=tensor([False]))
     """
-    needed = lead(omega, beta)
-    memories = as_patterns(memories)
-    flat = as_states(queries, memories).reshape(-1, memories.shape[-1])
-    count = memories.shape[0]
-    pattern = torch.full((flat.shape[0],), -1, dtype=torch.int64, device=flat.device)
-    everyone = torch.arange(flat.shape[0], device=flat.device)
-    for rows in torch.split(everyone, max(1, _BLOCK // count)):
-        top, place = (flat[rows].double() @ memories.double().T).topk(min(2, count), dim=-1)
-        gap = top[:, 0] - top[:, 1] if count > 1 else torch.full_like(top[:, 0], math.inf)
-        leads = gap > 0 if needed == 0 else gap >= needed
-        pattern[rows] = torch.where(leads, place[:, 0], -1)
+    omega = omega_from(omega)
+    memories = as_patterns(memories).detach()
+    flat = as_states(queries, memories).detach().reshape(-1, memories.shape[-1])
+    with torch.no_grad(), full_precision(memories.device):
+        pattern = _leaders(flat, memories, omega, beta)
     found, back = torch.unique(pattern.clamp_min(0), return_inverse=True)
     stays = is_stationary(memories, omega, beta, found)[back] & (pattern >= 0)
     return OneStep(pattern.reshape(queries.shape[:-1]), stays.reshape(queries.shape[:-1]))
+
+
+def _leaders(queries: Tensor, memories: Tensor, omega: Omega, beta: float) -> Tensor:
+    """The pattern that leads all others by m / beta at each query (Q,), -1 where none is proven to."""
+    needed, margin, count = _needed(omega, beta), omega.exact_margin(1), memories.shape[0]
+    pattern = torch.full((queries.shape[0],), -1, dtype=torch.int64, device=queries.device)
+    wide, largest = memories.double(), norm_bounds(memories).max()
+    everyone = torch.arange(queries.shape[0], device=queries.device)
+    for rows in torch.split(everyone, max(1, _BLOCK // count)):
+        part = queries[rows]
+        top, place = (part.double() @ wide.T).topk(min(2, count), dim=-1)
+        if margin is not None:
+            betas = torch.full((rows.numel(),), float(beta), dtype=torch.float64)
+            ahead = leads(memories, place[:, :1], margin, betas, part)
+        else:
+            gap = top[:, 0] - top[:, 1] if count > 1 else torch.full_like(top[:, 0], math.inf)
+            slack = 4 * rounding_bound(memories.shape[1], 1, torch.float64) * norm_bounds(part)
+            gap = gap - slack * largest
+            ahead = gap > 0 if needed == 0 else gap >= needed
+        pattern[rows] = torch.where(ahead, place[:, 0], -1)
+    return pattern
 
 
 def _prepared(memories: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -217,18 +236,3 @@ def _prepared(memories: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]
             f"{tuple(indices.shape)}."
         )
     return memories, indices
-
-
-def _products(memories: Tensor, indices: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Inner products of the chosen patterns with all, block by block, -inf with themselves."""
-    side = max(1, math.isqrt(_BLOCK))
-    for row in range(0, indices.numel(), side):
-        rows = slice(row, min(row + side, indices.numel()))
-        chosen = memories[indices[rows]]
-        for column in range(0, memories.shape[0], side):
-            columns = slice(column, min(column + side, memories.shape[0]))
-            products = chosen @ memories[columns].T
-            own = indices[rows] - column
-            inside = ((own >= 0) & (own < products.shape[1])).nonzero().flatten()
-            products[inside, own[inside]] = -math.inf
-            yield rows, columns, products
