@@ -17,11 +17,15 @@ def dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
     return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
 
 
-def gaps(memories: Tensor, members: list[int], anchor: list[Fraction] | None = None) -> list[Fraction]:
+def gaps(
+    memories: Tensor, members: list[int], anchor: list[Fraction] | None = None
+) -> list[Fraction]:
     """How far the weakest member leads each other pattern, at the exact sum of the members."""
     rows = rational(memories)
     if anchor is None:
-        anchor = [sum(column, Fraction(0)) for column in zip(*(rows[m] for m in members), strict=True)]
+        anchor = [
+            sum(column, Fraction(0)) for column in zip(*(rows[m] for m in members), strict=True)
+        ]
     products = [dot(anchor, row) for row in rows]
     weakest = min(products[m] for m in members)
     return [weakest - p for j, p in enumerate(products) if j not in members]

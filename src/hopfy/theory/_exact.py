@@ -86,7 +86,7 @@ def exact_products(summands: Tensor, rows: Tensor) -> list[Fraction] | None:
     left, right = _digits(a, bits), _digits(x, bits)
     if left is None or right is None:
         return None
-    sums = np.zeros((left.count + right.count - 1, x.shape[0]), dtype=np.int64)
+    sums = np.zeros((left.places + right.places - 1, x.shape[0]), dtype=np.int64)
     for i, high in enumerate(right.parts()):
         for j, low in enumerate(left.parts()):
             # Fewer than 2**10 of these sums below 2**53 meet in one place.
@@ -100,16 +100,16 @@ def exact_products(summands: Tensor, rows: Tensor) -> list[Fraction] | None:
 
 
 class _Digits(NamedTuple):
-    """Numbers as ``sum_i digit_i * 2 ** (top - bits * (i + 1))`` with ``count`` digits."""
+    """Numbers as ``sum_i digit_i * 2 ** (top - bits * (i + 1))`` over ``places`` digits."""
 
     numbers: NDArray[np.float64]
     bits: int
     top: int
-    count: int
+    places: int
 
     def parts(self) -> Iterator[NDArray[np.float64]]:
         rest = self.numbers
-        for place in range(1, self.count + 1):
+        for place in range(1, self.places + 1):
             shift = self.bits * place - self.top
             digit = np.trunc(np.ldexp(rest, shift))
             rest = rest - np.ldexp(digit, -shift)

@@ -19,13 +19,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy.theory._rounding import gamma, norm_bounds
+from hopfy.theory._exact import exact_products
+from hopfy.theory._rounding import floor_float, gamma, norm_bounds
 
 __all__ = ["LimitingPattern", "RadiusLimit", "SeparationLimit", "gaps_below", "one_below"]
 
 # Candidates of one pattern that are worth a second look, and numbers of one block of pairs.
 _CANDIDATES = 256
 _PAIRS = 1 << 20
+# Pairs of one block that cancel so far that their difference is worth exact arithmetic.
+_EXACT_PAIRS = 1 << 10
 
 
 class _Block(NamedTuple):
@@ -186,7 +189,7 @@ def gaps_below(own: Tensor, rivals: Tensor) -> Tensor:
 
     Products are split into a rounded product and its error (Dekker), and all terms are added in
     pairs with the errors of the additions (Knuth), so that what is lost is of the order
-    :math:`u^2`; -inf where a product could overflow.
+    :math:`u^2`; pairs that cancel to less than that are subtracted exactly.
     """
     facts = torch.finfo(torch.float64)
     first, first_error = _two_products(own, own)
@@ -202,7 +205,17 @@ def gaps_below(own: Tensor, rivals: Tensor) -> Tensor:
     rounded = total + (lost - bound)
     value = torch.where(bound == 0, total, one_below(rounded))
     largest = torch.maximum(own.abs().amax(-1), rivals.abs().amax(-1)) if own.shape[1] else total
-    return torch.where((largest < 2.0**500) & value.isfinite(), value, -math.inf)
+    value = torch.where((largest < 2.0**500) & value.isfinite(), value, -math.inf)
+    alike = (own == rivals).all(-1)
+    loose = ~alike & (bound > 0) & ~(bound <= value.abs() * (facts.eps / 2))
+    for row in loose.nonzero().flatten().tolist()[:_EXACT_PAIRS]:
+        value[row] = _exact_gap(own[row], rivals[row], value[row])
+    return torch.where(alike, 0.0, value)
+
+
+def _exact_gap(own: Tensor, rival: Tensor, otherwise: Tensor) -> Tensor | float:
+    products = exact_products(own.unsqueeze(0), torch.stack((own, rival)))
+    return otherwise if products is None else floor_float(products[0] - products[1])
 
 
 def _two_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -62,14 +62,14 @@ def proves_fixed_point(
     check_members(members)
     rows, size = members.shape
     betas = torch.as_tensor(beta, dtype=torch.float64, device="cpu").detach().expand(rows)
-    margin = exact_margin(omega, size)
-    if rows == 0 or (margin is None and omega.structures is None):
-        return torch.zeros(rows, dtype=torch.bool, device=members.device)
+    margin, structure = exact_margin(omega, size), omega.structures
     memories = memories.detach()
     with torch.no_grad(), full_precision(memories.device):
-        if margin is not None:
+        if rows and margin is not None:
             return leads(memories, members, margin, betas)
-        return proves_structure(memories, members, omega.structures, betas)
+        if rows and structure is not None:
+            return proves_structure(memories, members, structure, betas)
+    return torch.zeros(rows, dtype=torch.bool, device=members.device)
 
 
 def check_members(members: Tensor) -> None:

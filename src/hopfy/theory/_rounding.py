@@ -37,10 +37,11 @@ def norm_bounds(memories: Tensor) -> Tensor:
     large or so small that squares overflow or vanish.
     """
     if memories.dtype is torch.float32:
-        norms = torch.linalg.vector_norm(memories, dim=-1).double()
+        norms: Tensor = torch.linalg.vector_norm(memories, dim=-1).double()
         vanished = math.sqrt(memories.shape[1] * torch.finfo(torch.float32).tiny)
         if norms.numel() == 0 or _FAST[0] < float(norms.max()) < _FAST[1]:
-            return norms * (1 + gamma(memories.shape[1] + 4, torch.float32)) + vanished
+            bounds: Tensor = norms * (1 + gamma(memories.shape[1] + 4, torch.float32)) + vanished
+            return bounds
     wide = torch.float64 if memories.device.type != "mps" else torch.float32
     norms = torch.empty(memories.shape[0], dtype=wide, device=memories.device)
     for start in range(0, memories.shape[0], 1 << 12):

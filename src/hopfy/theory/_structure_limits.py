@@ -13,7 +13,7 @@ from hopfy.theory._whole_scores import Whole, rounded_apart
 
 __all__ = ["StructureLimits"]
 
-_DOUBLINGS = 120
+_DOUBLINGS = 60
 _HALVINGS = 45
 
 
@@ -31,7 +31,7 @@ class StructureLimits(StructureScores):
         whole = rounded_apart(rows.scores, rows.factor_scores, error, chosen, factors)
         own, rival = whole.total(chosen, factors), self._next_best(whole, chosen, rows)
         lead = (own - rival) * whole.unit / beta
-        # Two roundings: the product with a power of two is exact, and so is a difference of whole numbers.
+        # Only the division rounds.
         below = torch.nextafter(lead, torch.full_like(lead, -math.inf))
         below = torch.where(lead.isinf(), lead, below)
         return torch.where(whole.fits, below, -math.inf)
@@ -41,7 +41,7 @@ class StructureLimits(StructureScores):
         betas = torch.full((members.shape[0],), beta, dtype=torch.float64)
         fixed = self.proves(members, betas)
         low = torch.zeros_like(betas)
-        high = torch.full_like(betas, float(self.norms.max()) * 1e-12 + 1e-300)
+        high = torch.full_like(betas, float(self.norms.max()) * 1e-3 + 1e-300)
         for _ in range(_DOUBLINGS):
             proven = fixed & self.proves(members, betas, high)
             if not bool(proven.any()):

@@ -81,7 +81,9 @@ class StructureScores:
         if radius is None and chosen.shape[1] <= _EXACT_ENTRIES:
             for row in (likely & ~proven).nonzero().flatten().tolist():
                 one = rows.take(torch.tensor([row]))
-                proven[row] = self._settle(members[row], betas[row], chosen[row], found[1][row], one)
+                proven[row] = self._settle(
+                    members[row], betas[row], chosen[row], found[1][row], one
+                )
         return proven
 
     def linear(self, members: Tensor, betas: Tensor) -> tuple[Tensor, Tensor, Tensor]:

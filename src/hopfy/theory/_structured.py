@@ -109,9 +109,9 @@ def structured_radius(
     ``squared_diameter`` is :math:`D^2`: `ksubsets_diameter`, `sequential_ksubsets_diameter`, or the
     largest Hamming distance in another set of structures. The margin is 1 where all structures have as
     many bits, as the paper assumes, and 2 for any other set (``structure.margin``). With factor
-    scores use the separation that counts them (`association_separation` with a structure). If the radius is zero or more, the
-    association is a fixed point, and every query that close to it recalls it in one step. Negative:
-    nothing is claimed.
+    scores use the separation that counts them (`association_separation` with a structure). If the
+    radius is zero or more, the association is a fixed point, and every query that close to it recalls
+    it in one step. Negative: nothing is claimed.
 
     >>> import torch
     >>> from hopfy import theory

@@ -91,9 +91,11 @@ def rounded_apart_exactly(
         scores = [score - middle for score in scores]
     edges = [None if f == -math.inf else Fraction(f) for f in factor_scores.tolist()]
     known = [edge for edge in edges if edge is not None]
-    mine = sum(abs(s) for s, o in zip(scores, own, strict=True) if o)
-    mine += sum(abs(e) for e, o in zip(edges, free, strict=True) if o and e is not None)
-    floor = -(mine + sum(s for s in (*scores, *known) if s > 0) + 1)
+    mine = sum((abs(s) for s, o in zip(scores, own, strict=True) if o), Fraction(1))
+    mine += sum(
+        (abs(e) for e, o in zip(edges, free, strict=True) if o and e is not None), Fraction(0)
+    )
+    floor = -(mine + sum((s for s in (*scores, *known) if s > 0), Fraction(0)))
     scores = [s if o else max(s, floor) for s, o in zip(scores, own, strict=True)]
     edges = [e if o or e is None else max(e, floor) for e, o in zip(edges, free, strict=True)]
     size = sum(abs(s) for s in scores) + sum(abs(e) for e in edges if e is not None)
