@@ -394,3 +394,33 @@ def test_proofs_do_not_depend_on_the_precision_of_float32_products(home: str) ->
             assert retrieval.state.isfinite().all()
     finally:
         switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("default", ["meta", torch.float16, torch.bfloat16])
+def test_certificates_do_not_depend_on_torchs_defaults(default: str | torch.dtype) -> None:
+    memories, members, (beta, *_) = _near_margin(torch.float32)
+    pairs = torch.tensor([[0, 1], [2, 3]])
+    sequences = SequentialKSubsets(2, 0.5)
+    before = torch.get_default_dtype()
+
+    def answers() -> list[torch.Tensor]:
+        return [
+            theory.proves_fixed_point(memories, members, hopfy.Tsallis(2.0), beta),
+            theory.proves_fixed_point(memories, pairs, hopfy.SparseMAP(sequences), 9.0),
+            theory.association_separation(memories, pairs, sequences),
+            theory.association_radius(memories, pairs, 9.0, sequences),
+            theory.certified_radius(memories, "sparsemax", beta),
+            theory.one_step(memories, memories, "sparsemax", beta).pattern,
+        ]
+
+    expected = answers()
+    try:
+        if isinstance(default, str):
+            torch.set_default_device(default)
+        else:
+            torch.set_default_dtype(default)
+        found = answers()
+    finally:
+        torch.set_default_device(None)  # type: ignore[arg-type]
+        torch.set_default_dtype(before)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

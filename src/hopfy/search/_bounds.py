@@ -7,11 +7,12 @@ inside the slack. The product itself is `Plain`: l(q) = q, and the slack is roun
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from hopfy._runtime.rounding import gamma
 
 __all__ = ["BLOCK", "Bounds", "Left", "Partial", "Plain", "block_maxima", "rounding", "widened"]
 
@@ -53,8 +54,7 @@ def rounding(terms: int, dtype: torch.dtype) -> float:
     :math:`|fl(a^\top b) - a^\top b| \le \gamma_n \|a\| \|b\|`, :math:`\gamma_n = n u / (1 - n u)`
     (Higham, 2002, section 3.1), fused or not; two more terms pay for what surrounds the product.
     """
-    n_u = (terms + 2) * torch.finfo(dtype).eps / 2
-    return n_u / (1 - n_u) if n_u < 0.5 else math.inf
+    return gamma(terms + 2, dtype)
 
 
 def block_maxima(sizes: Tensor) -> Tensor:

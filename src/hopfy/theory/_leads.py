@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy._runtime.precision import float32_products_are_coarse
+from hopfy._runtime.precision import full_precision
 from hopfy.theory._exact import Lattice, exact_products, lattice
 from hopfy.theory._rounding import ceil_float, floor_float, norm_bounds, rounding_bound
 
@@ -70,8 +70,8 @@ def leads(
     needed = {beta: margin / Fraction(beta) for beta in set(betas.tolist()) if _is_usable(beta)}
     every = [needed.get(beta, Fraction(0)) for beta in betas.tolist()]
     problem = _Problem(memories, members, anchors, every)
-    usable = torch.tensor([beta in needed for beta in betas.tolist()], dtype=torch.bool)
-    usable = usable.nonzero().flatten().to(members.device)
+    usable = torch.tensor([beta in needed for beta in betas.tolist()], device=members.device)
+    usable = usable.nonzero().flatten()
     for part in torch.split(usable, max(1, _BLOCK // max(1, memories.shape[0]))):
         proven[part] = problem.decide(part)
     return proven
@@ -148,7 +148,7 @@ class _Problem:
 
     def _screened(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Which rows one product proves and refutes, by the largest rival and the largest norm."""
-        memories = self.wide if float32_products_are_coarse() else self.memories
+        memories = self.memories if full_precision(self.memories) else self.wide
         found, members = self._products(rows, memories), self.members[rows]
         weakest = found.values.gather(1, members).amin(-1).double()
         rival = found.values.scatter(1, members, -torch.inf).amax(-1).double()
@@ -177,9 +177,10 @@ class _Problem:
         floors = {number: floor_float(number) for number in set(numbers)}
         ceilings = {number: ceil_float(number) for number in set(numbers)}
         few = 4 * torch.finfo(torch.float64).eps
-        least = torch.tensor([floors[number] for number in numbers], dtype=torch.float64)
-        most = torch.tensor([ceilings[number] for number in numbers], dtype=torch.float64)
-        return (least * (1 - few)).to(rows.device), (most * (1 + few)).to(rows.device)
+        dtype, device = torch.float64, rows.device
+        least = torch.tensor([floors[number] for number in numbers], dtype=dtype, device=device)
+        most = torch.tensor([ceilings[number] for number in numbers], dtype=dtype, device=device)
+        return least * (1 - few), most * (1 + few)
 
     def _on_lattice(self, rows: Tensor, lattice: Lattice) -> Tensor:
         """The rows decided by one product without rounding."""

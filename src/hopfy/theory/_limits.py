@@ -19,8 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy._runtime.rounding import gamma
 from hopfy.theory._exact import exact_products
-from hopfy.theory._rounding import floor_float, gamma, norm_bounds
+from hopfy.theory._rounding import floor_float, norm_bounds
 
 __all__ = ["LimitingPattern", "RadiusLimit", "SeparationLimit", "gaps_below", "one_below"]
 

@@ -18,7 +18,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from hopfy._runtime.precision import full_precision
+from hopfy._runtime.precision import outside_autocast
 from hopfy.omega import Omega
 from hopfy.theory._leads import leads
 from hopfy.theory._structure_proof import proves_structure
@@ -64,7 +64,7 @@ def proves_fixed_point(
     betas = torch.as_tensor(beta, dtype=torch.float64, device="cpu").detach().expand(rows)
     margin, structure = exact_margin(omega, size), omega.structures
     memories = memories.detach()
-    with torch.no_grad(), full_precision(memories.device):
+    with torch.no_grad(), outside_autocast(memories):
         if rows and margin is not None:
             return leads(memories, members, margin, betas)
         if rows and structure is not None:

@@ -9,7 +9,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-__all__ = ["ceil_float", "floor_float", "gamma", "norm_bounds", "rounding_bound"]
+from hopfy._runtime.rounding import gamma
+
+__all__ = ["ceil_float", "floor_float", "norm_bounds", "rounding_bound"]
 
 # Norms in this range are computed in float32 without overflow, and underflow is negligible.
 _FAST = (1e-12, 1e15)
@@ -22,12 +24,6 @@ def rounding_bound(dimension: int, size: int, dtype: torch.dtype) -> float:
     ``size`` patterns are summed and multiplied with another in ``dtype``, in any order.
     """
     return gamma(dimension + size + 2, dtype)
-
-
-def gamma(terms: int, dtype: torch.dtype) -> float:
-    r""":math:`\gamma_n = n u / (1 - n u)`: the relative error of n operations (Higham, 2002)."""
-    unit = torch.finfo(dtype).eps / 2
-    return terms * unit / (1 - terms * unit) if terms * unit < 1 else torch.inf
 
 
 def norm_bounds(memories: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
-from hopfy._runtime.precision import full_precision
+from hopfy._runtime.precision import outside_autocast
+from hopfy._runtime.rounding import gamma
 from hopfy.omega import Omega, omega_from
 from hopfy.theory._leads import leads
 from hopfy.theory._limits import RadiusLimit, SeparationLimit, one_below
 from hopfy.theory._proof import proves_fixed_point
-from hopfy.theory._rounding import ceil_float, gamma, norm_bounds, rounding_bound
+from hopfy.theory._rounding import ceil_float, norm_bounds, rounding_bound
 
 __all__ = [
     "OneStep",
@@ -86,7 +87,7 @@ def separations(memories: Tensor, indices: Tensor | None = None) -> Separations:
     tensor([ 2., -1.,  9.], dtype=torch.float64)
     """
     memories, indices = _prepared(memories, indices)
-    with torch.no_grad(), full_precision(memories.device):
+    with torch.no_grad(), outside_autocast(memories):
         return Separations(*SeparationLimit(memories.double(), indices).limits(_BLOCK))
 
 
@@ -156,7 +157,7 @@ def certified_radius(
         raise ValueError(f"expected bound to be 'exact' or 'paper', got {bound!r}.")
     needed = _needed(omega, beta)
     memories, indices = _prepared(memories, indices)
-    with torch.no_grad(), full_precision(memories.device):
+    with torch.no_grad(), outside_autocast(memories):
         if bound == "paper":
             return _paper_radius(memories, indices, needed)
         if needed == math.inf:
@@ -194,7 +195,7 @@ def one_step(queries: Tensor, memories: Tensor, omega: Omega | str, beta: float)
     omega = omega_from(omega)
     memories = as_patterns(memories).detach()
     flat = as_states(queries, memories).detach().reshape(-1, memories.shape[-1])
-    with torch.no_grad(), full_precision(memories.device):
+    with torch.no_grad(), outside_autocast(memories):
         pattern = _leaders(flat, memories, omega, beta)
     found, back = torch.unique(pattern.clamp_min(0), return_inverse=True)
     stays = is_stationary(memories, omega, beta, found)[back] & (pattern >= 0)
@@ -211,7 +212,7 @@ def _leaders(queries: Tensor, memories: Tensor, omega: Omega, beta: float) -> Te
         part = queries[rows]
         top, place = (part.double() @ wide.T).topk(min(2, count), dim=-1)
         if margin is not None:
-            betas = torch.full((rows.numel(),), float(beta), dtype=torch.float64)
+            betas = torch.full((len(rows),), float(beta), dtype=torch.float64, device="cpu")
             ahead = leads(memories, place[:, :1], margin, betas, part)
         else:
             gap = top[:, 0] - top[:, 1] if count > 1 else torch.full_like(top[:, 0], math.inf)

@@ -22,7 +22,7 @@ class StructureLimits(StructureScores):
 
     def separation(self, members: Tensor, beta: float) -> Tensor:
         """The lead of each set (P, k) over every other structure, in units of similarity, (P,)."""
-        betas = torch.full((members.shape[0],), beta, dtype=torch.float64)
+        betas = torch.full((len(members),), beta, dtype=torch.float64, device="cpu")
         chosen, linear, error = self.linear(members, betas)
         slope = self.structure.slope(chosen)
         rows = self.structure.rows(linear + slope).detached()
@@ -38,7 +38,7 @@ class StructureLimits(StructureScores):
 
     def radius(self, members: Tensor, beta: float) -> Tensor:
         """The largest distance at which each set (P, k) is proven to be recalled in one step, (P,)."""
-        betas = torch.full((members.shape[0],), beta, dtype=torch.float64)
+        betas = torch.full((len(members),), beta, dtype=torch.float64, device="cpu")
         fixed = self.proves(members, betas)
         low = torch.zeros_like(betas)
         high = torch.full_like(betas, float(self.norms.max()) * 1e-3 + 1e-300)

@@ -40,7 +40,7 @@ def proves_structure(
     memories: Tensor, members: Tensor, structure: Structure, betas: Tensor
 ) -> Tensor:
     """`proves_fixed_point` for one set of structures that is the same for all rows."""
-    proven = torch.zeros(members.shape[0], dtype=torch.bool)
+    proven = torch.zeros(members.shape[0], dtype=torch.bool, device="cpu")
     if not structure.has_exact_oracle or structure.varies_by_row or structure.event_dims > 1:
         return proven.to(members.device)  # no exact oracle, or another problem in each row
     problem = StructureScores(memories, structure)
@@ -80,7 +80,7 @@ class StructureScores:
         proven[which] = self._is_best(whole, chosen[which], factors, taken)
         if radius is None and chosen.shape[1] <= _EXACT_ENTRIES:
             for row in (likely & ~proven).nonzero().flatten().tolist():
-                one = rows.take(torch.tensor([row]))
+                one = rows.take(torch.tensor([row], device="cpu"))
                 proven[row] = self._settle(
                     members[row], betas[row], chosen[row], found[1][row], one
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ __all__ = ["Whole", "rounded_apart", "rounded_apart_exactly"]
 
 # The sum of all sizes, times 4 N for what algorithms add to scores, stays below 2**52.
 _BITS = 51
+_CPU: Any = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Whole(NamedTuple):
@@ -103,10 +104,10 @@ def rounded_apart_exactly(
     numbers = [_whole(s, o, unit) for s, o in zip(scores, own, strict=True)]
     beside = [_whole(e, o, unit) for e, o in zip(edges, free, strict=True)]
     return Whole(
-        torch.tensor([numbers], dtype=torch.float64),
-        torch.tensor(beside, dtype=torch.float64).reshape(1, len(beside)),
-        torch.tensor([float(unit)], dtype=torch.float64),
-        torch.tensor([True]),
+        torch.tensor([numbers], **_CPU),
+        torch.tensor(beside, **_CPU).reshape(1, len(beside)),
+        torch.tensor([float(unit)], **_CPU),
+        torch.tensor([True], device="cpu"),
     )
 
 
