@@ -13,7 +13,7 @@ class TinyViT(nn.Module):
         self.patches = nn.Conv2d(1, width, kernel_size=2, stride=2)  # 8x8 pixels: 16 patches
         self.position = nn.Parameter(0.02 * torch.randn(16, width))
         self.block = HopfieldEncoderLayer(width, heads, 64, batch_first=True, omega="1.5-entmax")
-        self.pool = HopfieldPooling(width, heads, omega="1.5-entmax", normalise=True)
+        self.pool = HopfieldPooling(width, heads, omega="1.5-entmax", normalize=True)
         self.head = nn.Linear(width, 10)
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

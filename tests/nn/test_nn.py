@@ -34,7 +34,7 @@ LENGTHS = torch.tensor([7, 4, 1, 6])
 MASK = torch.arange(7) < LENGTHS[:, None]
 
 
-def randomised(layer: nn.Module) -> nn.Module:
+def randomized(layer: nn.Module) -> nn.Module:
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
     return layer
@@ -53,7 +53,7 @@ def gradients(layer: nn.Module, output: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_hopfield_is_its_formula(omega: str) -> None:
-    layer = randomised(Hopfield(8, heads=2, omega=omega, beta=0.7))
+    layer = randomized(Hopfield(8, heads=2, omega=omega, beta=0.7))
     queries, memories, values = torch.randn(3, 4, 8), torch.randn(3, 6, 8), torch.randn(3, 6, 8)
     q, x, v = layer.queries_in(queries), layer.memories_in(memories), layer.values_in(values)
     found = []
@@ -64,7 +64,7 @@ def test_hopfield_is_its_formula(omega: str) -> None:
 
 
 def test_memories_default_to_queries_and_values_to_memories() -> None:
-    layer = randomised(Hopfield(8, heads=2))
+    layer = randomized(Hopfield(8, heads=2))
     x, y = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
     torch.testing.assert_close(layer(x), layer(x, x, x))
     torch.testing.assert_close(layer(x, y), layer(x, y, y))
@@ -90,7 +90,7 @@ def test_sizes_may_all_differ() -> None:
 
 
 def test_no_batch_and_many_batch_dimensions() -> None:
-    layer = randomised(Hopfield(8, heads=2))
+    layer = randomized(Hopfield(8, heads=2))
     x = torch.randn(2, 3, 5, 8)
     torch.testing.assert_close(layer(x)[1, 2], layer(x[1, 2]))
     mask = torch.rand(2, 3, 5) > 0.3
@@ -98,7 +98,7 @@ def test_no_batch_and_many_batch_dimensions() -> None:
 
 
 def test_memories_without_batch_serve_every_sample() -> None:
-    layer = randomised(Hopfield(8, heads=2))
+    layer = randomized(Hopfield(8, heads=2))
     queries, memories = torch.randn(4, 3, 8), torch.randn(6, 8)
     torch.testing.assert_close(layer(queries, memories), layer(queries, memories.expand(4, 6, 8)))
 
@@ -115,7 +115,7 @@ STRUCTURED = [
 
 @pytest.mark.parametrize("omega", [*OMEGAS, *STRUCTURED, LearnableAlpha(2)])
 def test_pooling_of_a_padded_batch_is_pooling_one_bag_at_a_time(omega: object) -> None:
-    pool = randomised(HopfieldPooling(8, heads=2, queries=3, omega=omega)).double()
+    pool = randomized(HopfieldPooling(8, heads=2, queries=3, omega=omega)).double()
     bags = torch.randn(4, 7, 8).double().requires_grad_()
     together = pool(bags, mask=MASK)
     alone = torch.cat([pool(bag[None, :n]) for bag, n in zip(bags, LENGTHS.tolist(), strict=True)])
@@ -127,13 +127,13 @@ def test_pooling_of_a_padded_batch_is_pooling_one_bag_at_a_time(omega: object) -
 # Not every map ignores what all scores have in common, such as the bias of the memories.
 @pytest.mark.parametrize("omega", [*OMEGAS, hopfy.SparseMAP(hopfy.structures.AtMostK(2))], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("normalise", [True, False, ("values",)], ids=str)
+@pytest.mark.parametrize("normalize", [True, False, ("values",)], ids=str)
 @pytest.mark.parametrize("queries", [1, 3])
 def test_pooling_before_projecting_changes_nothing(
-    omega: object, bias: bool, normalise: object, queries: int
+    omega: object, bias: bool, normalize: object, queries: int
 ) -> None:
-    options = {"bias": bias, "normalise": normalise, "beta": torch.tensor([0.5, 2])}
-    pool = randomised(HopfieldPooling(8, 2, queries=queries, omega=omega, **options)).double()
+    options = {"bias": bias, "normalize": normalize, "beta": torch.tensor([0.5, 2])}
+    pool = randomized(HopfieldPooling(8, 2, queries=queries, omega=omega, **options)).double()
     assert pool._few_queries()
     x = torch.randn(4, 7, 8, dtype=torch.float64)
     output, weights = pool(x, MASK, need_weights=True)
@@ -148,7 +148,7 @@ def test_pooling_before_projecting_changes_nothing(
 
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_pairwise_and_head_masks(omega: str) -> None:
-    layer = randomised(Hopfield(8, heads=2, omega=omega))
+    layer = randomized(Hopfield(8, heads=2, omega=omega))
     queries, memories = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
     pairs = torch.rand(3, 4, 6) > 0.4
     output, weights = layer(queries, memories, mask=pairs, need_weights=True)
@@ -164,7 +164,7 @@ def test_pairwise_and_head_masks(omega: str) -> None:
 
 @pytest.mark.parametrize("omega", [*OMEGAS, *STRUCTURED])
 def test_nothing_to_select_gives_zeros_and_zero_gradient(omega: object) -> None:
-    pool = randomised(HopfieldPooling(8, heads=2, omega=omega))
+    pool = randomized(HopfieldPooling(8, heads=2, omega=omega))
     bags = torch.randn(4, 7, 8, requires_grad=True)
     mask = MASK.clone()
     mask[1] = False
@@ -182,7 +182,7 @@ def test_nothing_to_select_gives_zeros_and_zero_gradient(omega: object) -> None:
 
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_attention_with_every_key_masked(omega: str) -> None:
-    attention = randomised(HopfieldAttention(8, 2, batch_first=True, omega=omega))
+    attention = randomized(HopfieldAttention(8, 2, batch_first=True, omega=omega))
     x = torch.randn(2, 5, 8, requires_grad=True)
     padding = torch.tensor([[True] * 5, [False] * 5])
     for need in (True, False):
@@ -197,7 +197,7 @@ def test_attention_with_every_key_masked(omega: str) -> None:
 
 
 def test_k_larger_than_a_bag_takes_all() -> None:
-    pool = randomised(HopfieldPooling(8, omega="5-subsets"))
+    pool = randomized(HopfieldPooling(8, omega="5-subsets"))
     bags = torch.randn(4, 7, 8)
     _, weights = pool(bags, mask=MASK, need_weights=True)
     torch.testing.assert_close(weights.sum(-1)[:, 0, 0], LENGTHS.clamp(max=5).float())
@@ -207,7 +207,7 @@ def test_k_larger_than_a_bag_takes_all() -> None:
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_k_per_sample(masked: bool) -> None:
-    pool = randomised(HopfieldPooling(8, heads=2, omega="3-subsets"))
+    pool = randomized(HopfieldPooling(8, heads=2, omega="3-subsets"))
     bags, k = torch.randn(4, 7, 8), torch.tensor([1.0, 2.0, 3.0, 9.0])
     omega = hopfy.SparseMAP(hopfy.structures.KSubsets(k[:, None, None]))
     mask = MASK if masked else None
@@ -241,7 +241,7 @@ def test_share_of_length_takes_any_structure() -> None:
 @pytest.mark.parametrize("transition", [0.0, 0.5])
 def test_sequential_k_larger_than_a_bag_takes_all(transition: float) -> None:
     omega = hopfy.SparseMAP(hopfy.structures.SequentialKSubsets(5, transition=transition))
-    pool = randomised(HopfieldPooling(8, omega=omega))
+    pool = randomized(HopfieldPooling(8, omega=omega))
     _, weights = pool(torch.randn(4, 7, 8), mask=MASK, need_weights=True)
     torch.testing.assert_close(weights.sum(-1)[:, 0, 0], LENGTHS.clamp(max=5).float())
     assert (weights[1, 0, 0, :4] == 1).all()
@@ -260,7 +260,7 @@ def test_share_of_length_checks_its_share() -> None:
 def test_learnable_alpha_stays_in_its_range_and_learns() -> None:
     omega = LearnableAlpha(heads=3, init=1.5)
     torch.testing.assert_close(omega.alpha, torch.full((3,), 1.5))
-    layer = randomised(Hopfield(12, heads=3, omega=omega))
+    layer = randomized(Hopfield(12, heads=3, omega=omega))
     x = torch.randn(2, 5, 12)
     layer(x).square().sum().backward()
     assert omega.raw.grad.abs().min() > 0
@@ -292,7 +292,7 @@ def test_learnable_alpha_of_normmax() -> None:
     [0.5, torch.tensor([0.5, 0.5]), nn.Parameter(torch.full((2,), 0.5)), LearnableBeta(2, 0.5)],
 )
 def test_beta_number_per_head_or_learnable(beta: object) -> None:
-    layer = randomised_except_beta(Hopfield(8, heads=2, beta=beta))
+    layer = randomized_except_beta(Hopfield(8, heads=2, beta=beta))
     same = Hopfield(8, heads=2, beta=0.5)
     same.load_state_dict(layer.state_dict(), strict=False)
     x = torch.randn(2, 5, 8)
@@ -303,25 +303,31 @@ def test_beta_number_per_head_or_learnable(beta: object) -> None:
         assert learned.grad.abs().min() > 0
 
 
-def randomised_except_beta(layer: nn.Module) -> nn.Module:
+def randomized_except_beta(layer: nn.Module) -> nn.Module:
     for name, parameter in layer.named_parameters():
         if "beta" not in name:
             nn.init.normal_(parameter, std=0.5)
     return layer
 
 
-def test_normalise_chooses_the_inputs() -> None:
-    everything = Hopfield(8, normalise=True)
+@pytest.mark.parametrize("layer", [Hopfield, HopfieldPooling, HopfieldLookup])
+def test_the_old_name_of_normalize_is_an_error_that_names_the_new(layer: type) -> None:
+    with pytest.raises(TypeError, match=r"expected normalize=.*it is called normalize now"):
+        layer(8, normalise=True)
+
+
+def test_normalize_chooses_the_inputs() -> None:
+    everything = Hopfield(8, normalize=True)
     assert all(
         isinstance(part[0], nn.LayerNorm)
         for part in (everything.queries_in, everything.memories_in, everything.values_in)
     )
-    some = Hopfield(8, normalise=("queries", "memories"))
+    some = Hopfield(8, normalize=("queries", "memories"))
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(some(3 * x, 4 * x, x), some(x, x, x), atol=1e-4, rtol=1e-4)
     assert not torch.allclose(some(x, x, 3 * x), some(x, x, x))
     with pytest.raises(ValueError, match="got 'keys'"):
-        Hopfield(8, normalise="keys")
+        Hopfield(8, normalize="keys")
 
 
 def test_dropout_acts_on_the_weights_while_training_only() -> None:
@@ -380,7 +386,7 @@ def test_stops_early() -> None:
 def layers() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
     x = torch.randn(2, 5, 8)
     return {
-        "Hopfield": (Hopfield(8, 2, normalise=True, beta=LearnableBeta(2)), (x,)),
+        "Hopfield": (Hopfield(8, 2, normalize=True, beta=LearnableBeta(2)), (x,)),
         "tensor beta": (Hopfield(8, 2, beta=torch.tensor([0.5, 2.0])), (x,)),
         "HopfieldPooling": (HopfieldPooling(8, 2, queries=3, omega="2-subsets"), (x,)),
         "HopfieldLookup": (HopfieldLookup(8, 2, memories=4, values=True), (x,)),
@@ -397,21 +403,21 @@ def first(output: object) -> torch.Tensor:
 @pytest.mark.parametrize("name", layers())
 def test_state_dict_round_trip_and_deepcopy(name: str) -> None:
     layer, inputs = layers()[name]
-    layer = randomised(layer).eval()
+    layer = randomized(layer).eval()
     fresh = layers()[name][0].eval()
     assert not torch.allclose(first(layer(*inputs)), first(fresh(*inputs)))
     fresh.load_state_dict(layer.state_dict())
     torch.testing.assert_close(first(layer(*inputs)), first(fresh(*inputs)))
     twin = copy.deepcopy(layer)
     torch.testing.assert_close(first(layer(*inputs)), first(twin(*inputs)))
-    randomised(twin)
+    randomized(twin)
     assert not torch.allclose(first(layer(*inputs)), first(twin(*inputs)))
     assert repr(layer).startswith(type(layer).__name__)
 
 
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_gradients_are_exact(omega: str) -> None:
-    layer = randomised(Hopfield(4, heads=2, omega=omega, beta=1.0, max_steps=2)).double()
+    layer = randomized(Hopfield(4, heads=2, omega=omega, beta=1.0, max_steps=2)).double()
     queries = torch.randn(2, 3, 4).double().requires_grad_()
     memories = torch.randn(2, 5, 4).double().requires_grad_()
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
@@ -491,7 +497,7 @@ BAD_CALLS = {
         ValueError,
         "memories to be positive",
     ),
-    "normalise nothing": (lambda: Hopfield(normalise=True), ValueError, "without a size"),
+    "normalize nothing": (lambda: Hopfield(normalize=True), ValueError, "without a size"),
     "no queries": (lambda: HopfieldPooling(8, queries=0), ValueError, "at least 1, got 0"),
     "attention features": (
         lambda: HopfieldAttention(8, 2)(X, X, torch.randn(2, 5, 6)),

@@ -69,7 +69,7 @@ class Lookup(nn.Module):
 
 
 LAYERS = {
-    "softmax": lambda: masked(Hopfield(8, 2, omega="softmax", normalise=True)),
+    "softmax": lambda: masked(Hopfield(8, 2, omega="softmax", normalize=True)),
     "entmax": lambda: masked(Hopfield(8, 2, omega="1.5-entmax", max_steps=2)),
     "learned": lambda: masked(Hopfield(8, 2, omega=LearnableAlpha(2), beta=LearnableBeta(2))),
     "pooling normmax": lambda: masked(HopfieldPooling(8, 2, queries=2, omega="5-normmax")),

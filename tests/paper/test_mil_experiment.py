@@ -219,7 +219,7 @@ def test_results_are_named_by_what_they_depend_on(tmp_path):
     assert names(seeds=1) == [digits, fox, *_]
     assert names(standardize=True)[0] == digits
     assert names(standardize=True)[1] != fox
-    assert names(digits=replace(MIL.profiles["laptop"].digits, normalise=True))[0] != digits
+    assert names(digits=replace(MIL.profiles["laptop"].digits, normalize=True))[0] != digits
 
 
 def test_every_factor_changes_one_setting(monkeypatch):
@@ -246,8 +246,8 @@ def test_the_public_profile_trains_all_epochs_and_keeps_the_last():
     (point, *_) = laptop.points("softmax")
     assert public.training(point) == {**laptop.training(point), "choose": "last"}
     assert replace(public, last_epoch=False) == laptop
-    assert MIL.profiles["reference-code"].digits.normalise
-    assert not MIL.profiles["laptop"].digits.normalise
+    assert MIL.profiles["reference-code"].digits.normalize
+    assert not MIL.profiles["laptop"].digits.normalize
 
 
 def test_the_digits_of_the_factors_are_those_of_the_laptop_profile(monkeypatch):
@@ -264,7 +264,7 @@ def test_the_digits_of_the_factors_are_those_of_the_laptop_profile(monkeypatch):
     point = laptop.points("softmax")[0]
     assert seen[0][0] == laptop.model("softmax", point)
     assert seen[0][1].items() <= laptop.training(point).items()
-    assert [model.normalise for model, _ in seen] == [False, True, False, True]
+    assert [model.normalize for model, _ in seen] == [False, True, False, True]
 
 
 def test_missing_animals_say_so(tmp_path, monkeypatch):

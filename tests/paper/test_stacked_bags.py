@@ -27,10 +27,10 @@ LENGTHS = torch.tensor([1, 4, 2, 7, 3, 5, 2, 6])
 
 
 def stack_of(
-    method: str, count: int = 3, *, normalise: bool = False
+    method: str, count: int = 3, *, normalize: bool = False
 ) -> tuple[list[torch.nn.Module], StackedBags]:
     torch.manual_seed(0)
-    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4, normalise=normalise)
+    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4, normalize=normalize)
     networks = [model.network((5,)).double() for _ in range(count)]
     for network in networks:  # offsets and gains are zeros and ones at first
         for parameter in network.parameters():
@@ -39,10 +39,10 @@ def stack_of(
     return networks, StackedBags(features, LENGTHS)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_stacked_answers_and_gradients_are_those_of_each_network(method, normalise):
-    networks, bags = stack_of(method, normalise=normalise)
+def test_stacked_answers_and_gradients_are_those_of_each_network(method, normalize):
+    networks, bags = stack_of(method, normalize=normalize)
     chosen = torch.tensor([[0, 3, 2], [1, 1, 7], [5, 0, 4]])
     parameters, _ = stack_module_state(networks)
     pool = _pools(BagModel(method, 6, beta=1.5, heads=2, head_size=4))[0]

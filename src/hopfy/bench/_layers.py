@@ -85,7 +85,7 @@ def pooling(bags: int = 64, size: int = 32, rounds: int = 7) -> list[Row]:
     alone = [x[b : b + 1, :n] for b, n in enumerate(lengths.tolist())]
     found = []
     for omega in ("5-normmax", "3-subsets"):
-        pool = HopfieldPooling(size, omega=omega, normalise=True)
+        pool = HopfieldPooling(size, omega=omega, normalize=True)
 
         def batched(pool: nn.Module = pool) -> Tensor:
             pool.zero_grad()

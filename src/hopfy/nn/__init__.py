@@ -1,4 +1,4 @@
-"""Layers whose weights come from any regulariser: sparse, structured or dense.
+"""Layers whose weights come from any regularizer: sparse, structured or dense.
 
 `Hopfield` associates queries with memories; `HopfieldPooling` learns the queries, `HopfieldLookup`
 the memories, and `HopfieldAttention` has the signature of `torch.nn.MultiheadAttention`.

@@ -16,7 +16,7 @@ __all__ = ["Association", "as_omega"]
 
 
 def as_omega(omega: object) -> Omega | nn.Module:
-    """A regulariser, its name, or a module called like one, such as `LearnableAlpha`."""
+    """A regularizer, its name, or a module called like one, such as `LearnableAlpha`."""
     if isinstance(omega, Omega | nn.Module):
         return omega
     return omega_from(omega)  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ class Association(nn.Module):
 
     Args:
         heads: how many.
-        omega: a regulariser, its name, or a module called as ``omega(scores, mask)``.
+        omega: a regularizer, its name, or a module called as ``omega(scores, mask)``.
         beta: a number, a tensor of one number per head, an `nn.Parameter`, or `LearnableBeta`.
         max_steps: updates, counting the one that reads out the values.
         tol: the movement of a query's weights (2-norm) that counts as none.

@@ -1,4 +1,4 @@
-"""Multi-head attention whose weights come from any regulariser."""
+"""Multi-head attention whose weights come from any regularizer."""
 
 from __future__ import annotations
 

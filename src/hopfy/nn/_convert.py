@@ -66,7 +66,7 @@ def from_hflayers(
 ) -> Hopfield | HopfieldPooling | HopfieldLookup:
     """The hopfy layer that computes what a layer of the hopfield-layers package computes.
 
-    The class is recognised by the keys: ``pooling_weights`` makes a `HopfieldPooling`,
+    The class is recognized by the keys: ``pooling_weights`` makes a `HopfieldPooling`,
     ``lookup_weights`` a `HopfieldLookup`, anything else a `Hopfield`. Padding masks change sides:
     theirs are True for padding, ours True for what may be selected.
 

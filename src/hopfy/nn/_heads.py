@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,12 @@ __all__ = [
     "head_mask",
     "merge",
     "projection",
+    "renamed",
     "split",
-    "which_to_normalise",
+    "which_to_normalize",
 ]
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,13 @@ class Sizes:
         )
 
 
-def projection(size: int, heads_size: int, bias: bool, normalise: bool) -> nn.Module:
+def projection(size: int, heads_size: int, bias: bool, normalize: bool) -> nn.Module:
     """A linear map into the association space, after a layer norm if asked for."""
     linear = nn.Linear(size, heads_size, bias=bias)
     nn.init.xavier_uniform_(linear.weight)
     if bias:
         nn.init.zeros_(linear.bias)
-    return nn.Sequential(nn.LayerNorm(size), linear) if normalise else linear
+    return nn.Sequential(nn.LayerNorm(size), linear) if normalize else linear
 
 
 def features_of(part: nn.Module) -> int | None:
@@ -85,16 +90,32 @@ def features_of(part: nn.Module) -> int | None:
     return None
 
 
-def which_to_normalise(normalise: bool | Collection[str]) -> frozenset[str]:
+def renamed(**names: str) -> Callable[[_Init], _Init]:
+    """A constructor that names the new parameter where it is given an old one, ``old="new"``."""
+
+    def decorate(init: _Init) -> _Init:
+        @functools.wraps(init)
+        def checked(self: Any, *arguments: Any, **options: Any) -> None:
+            for old, new in names.items():
+                if old in options:
+                    raise TypeError(f"expected {new}=..., got {old}=...; it is called {new} now.")
+            init(self, *arguments, **options)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def which_to_normalize(normalize: bool | Collection[str]) -> frozenset[str]:
     """The inputs that pass a layer norm first."""
     known = frozenset({"queries", "memories", "values"})
-    if isinstance(normalise, bool):
-        return known if normalise else frozenset()
-    chosen = frozenset([normalise] if isinstance(normalise, str) else normalise)
+    if isinstance(normalize, bool):
+        return known if normalize else frozenset()
+    chosen = frozenset([normalize] if isinstance(normalize, str) else normalize)
     if not chosen <= known:
         raise ValueError(
-            'expected normalise to be True, False or some of "queries", "memories", "values", '
-            f"got {normalise!r}."
+            'expected normalize to be True, False or some of "queries", "memories", "values", '
+            f"got {normalize!r}."
         )
     return chosen
 

@@ -17,8 +17,9 @@ from hopfy.nn._heads import (
     head_mask,
     merge,
     projection,
+    renamed,
     split,
-    which_to_normalise,
+    which_to_normalize,
 )
 from hopfy.omega import Omega
 
@@ -40,7 +41,7 @@ class Hopfield(nn.Module):
         max_steps: updates in the association space; the last one reads out the values.
         tol: a query stops early once its weights move by no more than this.
         dropout: the share of the weights that is dropped while training.
-        normalise: which inputs pass a layer norm first: True, False, or some of ``"queries"``,
+        normalize: which inputs pass a layer norm first: True, False, or some of ``"queries"``,
             ``"memories"``, ``"values"``.
         bias: whether the projections have one.
 
@@ -50,6 +51,7 @@ class Hopfield(nn.Module):
     torch.Size([3, 4, 16])
     """
 
+    @renamed(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes | None = None,
@@ -60,17 +62,17 @@ class Hopfield(nn.Module):
         max_steps: int = 1,
         tol: float = 0.0,
         dropout: float = 0.0,
-        normalise: bool | Collection[str] = False,
+        normalize: bool | Collection[str] = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
             raise ValueError(f"expected heads to be an integer of at least 1, got {heads!r}.")
         self.heads = heads
-        chosen = which_to_normalise(normalise)
+        chosen = which_to_normalize(normalize)
         if size is None:
             if chosen:
-                raise ValueError("expected a size to normalise, got normalise without a size.")
+                raise ValueError("expected a size to normalize, got normalize without a size.")
             self.use(*(nn.Identity() for _ in range(4)))
             default_beta = 1.0
         else:
@@ -80,7 +82,7 @@ class Hopfield(nn.Module):
                 projection(queries, heads * head, bias, "queries" in chosen),
                 projection(memories, heads * head, bias, "memories" in chosen),
                 projection(values, heads * value_head, bias, "values" in chosen),
-                projection(heads * value_head, output, bias, normalise=False),
+                projection(heads * value_head, output, bias, normalize=False),
             )
             default_beta = 1 / math.sqrt(head)
         self.association = Association(
@@ -159,7 +161,7 @@ class HopfieldPooling(nn.Module):
         size: the number of features, or `Sizes`.
         heads: how many associations run side by side.
         queries: how many learned queries; their outputs are concatenated.
-        omega, beta, max_steps, tol, dropout, normalise, bias: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalize, bias: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> pool = hopfy.nn.HopfieldPooling(16, heads=2, omega="3-subsets")
@@ -168,6 +170,7 @@ class HopfieldPooling(nn.Module):
     torch.Size([4, 16])
     """
 
+    @renamed(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes,
@@ -179,7 +182,7 @@ class HopfieldPooling(nn.Module):
         max_steps: int = 1,
         tol: float = 0.0,
         dropout: float = 0.0,
-        normalise: bool | Collection[str] = False,
+        normalize: bool | Collection[str] = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
@@ -192,7 +195,7 @@ class HopfieldPooling(nn.Module):
             max_steps=max_steps,
             tol=tol,
             dropout=dropout,
-            normalise=normalise,
+            normalize=normalize,
             bias=bias,
         )
         self.queries = _learned(queries, sizes.queries, "queries")
@@ -274,7 +277,7 @@ class HopfieldLookup(nn.Module):
         heads: how many associations run side by side.
         memories: how many are learned.
         values: learn values of their own; by default the memories are retrieved.
-        omega, beta, max_steps, tol, dropout, normalise, bias: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalize, bias: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> lookup = hopfy.nn.HopfieldLookup(16, heads=2, memories=5)
@@ -284,6 +287,7 @@ class HopfieldLookup(nn.Module):
 
     values: nn.Parameter | None
 
+    @renamed(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes,
@@ -296,7 +300,7 @@ class HopfieldLookup(nn.Module):
         max_steps: int = 1,
         tol: float = 0.0,
         dropout: float = 0.0,
-        normalise: bool | Collection[str] = False,
+        normalize: bool | Collection[str] = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
@@ -310,7 +314,7 @@ class HopfieldLookup(nn.Module):
             max_steps=max_steps,
             tol=tol,
             dropout=dropout,
-            normalise=normalise,
+            normalize=normalize,
             bias=bias,
         )
         self.memories = _learned(memories, memory_size, "memories")

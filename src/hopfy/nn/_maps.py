@@ -21,7 +21,7 @@ class _Map(nn.Module):
         return f"dim={self.dim}"
 
 
-class _ParametrisedMap(_Map):
+class _ParametrizedMap(_Map):
     """A map with one number or tensor beside the rows; an `nn.Parameter` is trained."""
 
     def __init__(self, rule: Rule, value: float | Tensor, dim: int) -> None:
@@ -69,7 +69,7 @@ class Sparsemax(_Map):
         return F.sparsemax(scores, dim=self.dim, mask=mask)
 
 
-class Entmax(_ParametrisedMap):
+class Entmax(_ParametrizedMap):
     """`hopfy.functional.entmax` as a module; an `nn.Parameter` as alpha is trained.
 
     >>> import torch, hopfy
@@ -89,7 +89,7 @@ class Entmax(_ParametrisedMap):
         return F.entmax(scores, self.alpha, dim=self.dim, mask=mask)
 
 
-class Normmax(_ParametrisedMap):
+class Normmax(_ParametrizedMap):
     """`hopfy.functional.normmax` as a module; an `nn.Parameter` as alpha is trained.
 
     >>> import torch, hopfy
@@ -106,7 +106,7 @@ class Normmax(_ParametrisedMap):
         return F.normmax(scores, self.alpha, dim=self.dim, mask=mask)
 
 
-class KSubsets(_ParametrisedMap):
+class KSubsets(_ParametrizedMap):
     """`hopfy.functional.ksubsets` as a module.
 
     >>> import torch, hopfy

@@ -47,10 +47,10 @@ _LAPTOP_DIGITS = Grid(
     dropout=(0.0,),
     epochs=3,
     batch_size=8,
-    normalise=False,  # three epochs are too few with them: 87 instead of 95 percent for K = 3
+    normalize=False,  # three epochs are too few with them: 87 instead of 95 percent for K = 3
 )
 _REFERENCE_DIGITS = replace(
-    _LAPTOP_DIGITS, lr=(1.6e-4,), decay=(0.98,), epochs=25, batch_size=16, normalise=True
+    _LAPTOP_DIGITS, lr=(1.6e-4,), decay=(0.98,), epochs=25, batch_size=16, normalize=True
 )
 _LAPTOP_BENCHMARKS = Grid(
     lr=(1e-3,),
@@ -71,7 +71,7 @@ _QUICK_DIGITS = Grid(
     dropout=(0.0,),
     epochs=6,
     batch_size=20,
-    normalise=False,
+    normalize=False,
 )
 
 
@@ -192,7 +192,7 @@ def _results(config: MILConfig, cells: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "source": config.source,
         "seeds": config.seeds,
-        "layer_norms": config.digits.normalise,
+        "layer_norms": config.digits.normalize,
         "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
         "methods": list(config.methods),
         "cells": cells,

@@ -32,9 +32,9 @@ class Factor(NamedTuple):
 
 ANIMALS = (
     Factor("the laptop profile's settings, beta = 1"),
-    Factor("no layer norms", {"normalise": False}),
+    Factor("no layer norms", {"normalize": False}),
     Factor("standardized features", standardize=True),
-    Factor("no layer norms, standardized features", {"normalise": False}, standardize=True),
+    Factor("no layer norms, standardized features", {"normalize": False}, standardize=True),
     Factor("the last of 50 epochs", training={"choose": "last"}),
     Factor(
         "the last of 50 epochs, standardized features",
@@ -52,9 +52,9 @@ ANIMALS = (
 _SLOWLY = {"lr": 1.6e-4, "decay": 0.98, "max_epochs": 25, "batch_size": 16}
 DIGITS = (
     Factor("the laptop profile's settings"),
-    Factor("layer norms", {"normalise": True}),
+    Factor("layer norms", {"normalize": True}),
     Factor("16-bag steps at 1.6e-4, patience 5", training=_SLOWLY),
-    Factor("layer norms, 16-bag steps at 1.6e-4, patience 5", {"normalise": True}, _SLOWLY),
+    Factor("layer norms, 16-bag steps at 1.6e-4, patience 5", {"normalize": True}, _SLOWLY),
 )
 
 
@@ -62,7 +62,7 @@ def on_animal(
     animal: str, factor: Factor, *, seeds: Sequence[int] = range(5), folds: int = 10
 ) -> list[float]:
     """Areas under the ROC curve in percent, one for each seed."""
-    model = BagModel("softmax", 32, heads=12, head_size=32, dropout=0.75, normalise=True)
+    model = BagModel("softmax", 32, heads=12, head_size=32, dropout=0.75, normalize=True)
     training = {"lr": 1e-3, "decay": 0.98, **factor.training}
     found = train_on_benchmark(
         animal,

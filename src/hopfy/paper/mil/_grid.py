@@ -27,7 +27,7 @@ class Grid:
         epochs: the largest number of them.
         patience: epochs without a better validation score before training stops.
         batch_size: bags in a step.
-        normalise: layer norms before the Hopfield pooling's projections, as in the public layers.
+        normalize: layer norms before the Hopfield pooling's projections, as in the public layers.
         last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
     """
 
@@ -41,7 +41,7 @@ class Grid:
     epochs: int = 50
     patience: int = 5
     batch_size: int = 16
-    normalise: bool = True
+    normalize: bool = True
     last_epoch: bool = False
 
     def points(self, method: str) -> list[dict[str, Any]]:
@@ -66,4 +66,4 @@ class Grid:
     def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
         """The network of a point."""
         own = ("size", "head_size", "heads", "beta", "dropout")
-        return BagModel(method, normalise=self.normalise, **{name: point[name] for name in own})
+        return BagModel(method, normalize=self.normalize, **{name: point[name] for name in own})

@@ -34,7 +34,7 @@ class BagModel:
         heads: how many.
         head_size: the size of queries and memories in a head, the paper's hidden size.
         dropout: bag dropout, the share of the weights that is dropped while training.
-        normalise: layer norms before the Hopfield pooling's projections.
+        normalize: layer norms before the Hopfield pooling's projections.
     """
 
     method: str
@@ -43,7 +43,7 @@ class BagModel:
     heads: int = 8
     head_size: int = 16
     dropout: float = 0.0
-    normalise: bool = False
+    normalize: bool = False
 
     def network(self, shape: tuple[int, ...]) -> BagNetwork:
         """For images of 16 x 16 and more the paper's convolutions, for others two linear layers."""
@@ -64,5 +64,5 @@ class BagModel:
             omega=self.method,
             beta=self.beta,
             dropout=self.dropout,
-            normalise=self.normalise,
+            normalize=self.normalize,
         )
