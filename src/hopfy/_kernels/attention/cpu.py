@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from hopfy._kernels.row_tools import PADDING, log_of, pad, powers_of, rest_powers
+from hopfy._kernels.rows.powers import log_of, powers_of, rest_powers
+from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit
 
 __all__ = [
