@@ -312,7 +312,7 @@ def test_repeated_ids_in_one_call_are_refused():
         ([1, 2], ValueError, "one value for each of the 1 patterns"),
         ([[1, 2]], ValueError, r"values of shape \(\) each"),
         ([0.5], TypeError, "do not mix"),
-        (["cat"], TypeError, "encode labels"),
+        (["cat"], TypeError, "as stored, got text values"),
     ],
 )
 def test_values_must_fit_those_that_are_stored(values, error, words):

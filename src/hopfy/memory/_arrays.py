@@ -1,4 +1,4 @@
-"""NumPy and torch at the door: checked tensors inside, answers in the kind that came."""
+"""NumPy and torch: checked tensors inside, answers in the kind that came."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _extremes(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def check_finite(rows: Tensor, name: str) -> None:
-    """Raise a sentence that names the first row with a NaN or an infinity."""
+    """Raise an error that names the first row with a NaN or an infinity."""
     # Extremes carry NaN and infinity, and need no copy.
     if all(bool(extreme.isfinite()) for extreme in _extremes(rows)):
         return
@@ -140,7 +140,9 @@ def as_known(known: ArrayLike | None, queries: Tensor) -> Tensor | None:
 def as_values(values: ArrayLike, count: int, like: Tensor | None) -> Tensor:
     """One value (a number or an array) per pattern, in the dtype and shape of the stored ones."""
     tensor = as_tensor(values, "values")
-    if tensor.ndim == 0 or tensor.shape[0] != count:
+    if tensor.ndim == 0:
+        tensor = tensor.expand(count)  # one value for all
+    if tensor.shape[0] != count:
         raise ValueError(
             f"expected one value for each of the {count} patterns, got shape {tuple(tensor.shape)}."
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-import os
-import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,27 +17,25 @@ from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,
     as_known,
-    as_patterns,
     as_queries,
-    as_values,
     check_finite,
     in_kind_of,
 )
-from hopfy.memory._files import open_store, save_snapshot, verify_rows, write_chunks
-from hopfy.memory._fill import fill
+from hopfy.memory._dynamics import Engine
+from hopfy.memory._estimator import Estimator
+from hopfy.memory._filed import Filed
 from hopfy.memory._guarantee import Guarantee, guarantee
 from hopfy.memory._lift import squared_lengths
-from hopfy.memory._recall import Found, Recall
+from hopfy.memory._recall import Collector, Recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Snapshot, Store
+from hopfy.memory._writer import Writer
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Omega
-from hopfy.search import SparseRows
 
-__all__ = ["AssociativeMemory", "Chunk"]
+__all__ = ["AssociativeMemory", "Chunk", "Entry", "Neighbors"]
 
-# Scores held at once during a recall.
-_BLOCK = 1 << 24
+_SCRATCH = 256 << 20
 
 
 class Chunk(NamedTuple):
@@ -45,10 +43,28 @@ class Chunk(NamedTuple):
 
     ids: Tensor
     patterns: Tensor
-    values: Tensor | None
+    values: Any
 
 
-class AssociativeMemory:
+class Entry(NamedTuple):
+    """One stored pattern: its id, the pattern (D,) and its value or None."""
+
+    id: int
+    pattern: Tensor
+    value: Any
+
+
+class Neighbors(NamedTuple):
+    """The k best patterns of each query: ``ids`` (..., k), and ``scores`` (..., k) in float64.
+
+    Scores are distances, the smallest first, or inner products, the largest first.
+    """
+
+    ids: Any
+    scores: Any
+
+
+class AssociativeMemory(Filed, Estimator):
     r"""Patterns that are recalled from damaged or incomplete cues, with a proof where there is one.
 
     A `HopfieldNetwork` does the recalling. The memory adds what a person needs around it: patterns
@@ -68,6 +84,7 @@ class AssociativeMemory:
             patterns that are shorter than a similar one can never be certified. For angles, scale
             patterns and cues to unit length.
         device: where the patterns live.
+        scratch: bytes that a recall may use beyond its answer (about).
 
     >>> import numpy as np, hopfy
     >>> memory = hopfy.AssociativeMemory()
@@ -91,11 +108,16 @@ class AssociativeMemory:
         *,
         compare: Compare = "distance",
         device: torch.device | str = "cpu",
+        scratch: int = _SCRATCH,
     ) -> None:
-        self._settings = Settings.checked(omega, beta, compare)
-        self._device = torch.device(device)
-        self._writing = threading.Lock()
-        self._store: Store | None = None
+        if isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 1:
+            raise ValueError(f"expected scratch to be a number of bytes >= 1, got {scratch!r}.")
+        self._scratch = scratch
+        self._given: dict[str, Any] = {
+            "omega": omega, "beta": beta, "compare": compare, "device": device, "scratch": scratch
+        }  # fmt: skip
+        settings = Settings.checked(omega, beta, compare)
+        self._writer = Writer(settings, torch.device(device))
         self._file: StoredFile | None = None
 
     # ------------------------------------------------------------------ what is stored
@@ -108,41 +130,67 @@ class AssociativeMemory:
         Args:
             patterns: finite numbers; the first call fixes D and the dtype (float64 stays, all else
                 becomes float32).
-            values: (M, ...) numbers to read out with the patterns, for all patterns or for none.
+            values: what to read out with the patterns, for all patterns or for none: (M, ...)
+                numbers, M texts, dates or records that JSON can hold, or one value for all.
             ids: integers >= 0 that are not in use; counted on by default, never used twice.
         """
-        with self._writing:
-            self._check_writable()
-            store = self._store
-            contents = None if store is None else store.contents
-            dim = None if contents is None else contents.patterns.shape[1]
-            dtype = None if contents is None else contents.rows.dtype
-            rows = as_patterns(patterns, dim, dtype).to(self._device)
-            given = self._checked_values(values, rows.shape[0], contents)
-            wanted = None if ids is None else as_ids(ids)
-            if store is None:
-                store = self._empty_store(rows, given)
-            new = store.add(rows, given, wanted)
-            self._store = store
+        self._check_writable()
+        new = self._writer.add(patterns, values, None if ids is None else as_ids(ids))
         return in_kind_of(new.clone(), patterns)
 
     def remove(self, ids: ArrayLike) -> None:
         """Forget the patterns with these ids; an unknown id is a KeyError and removes nothing."""
-        wanted = as_ids(ids)
-        with self._writing:
-            self._check_writable()
-            if self._store is None:
-                raise KeyError(f"expected ids that are stored, got {wanted[:5].tolist()} (empty).")
-            self._store.remove(wanted)
+        self._check_writable()
+        self._writer.remove(as_ids(ids))
+
+    def update(
+        self, ids: ArrayLike, patterns: ArrayLike | None = None, values: ArrayLike | None = None
+    ) -> None:
+        """Give stored ids other patterns, other values, or both; they count as the newest then."""
+        self._check_writable()
+        if patterns is None and values is None:
+            raise ValueError("expected patterns or values to store for the ids, got neither.")
+        self._writer.replace(as_ids(ids), patterns, values)
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Changes inside ``with memory.batch():`` become visible together, or not at all.
+
+        Other threads that write wait; recalls go on and see the memory as it was before.
+
+        >>> import torch, hopfy
+        >>> memory = hopfy.AssociativeMemory(beta=1.0)
+        >>> try:
+        ...     with memory.batch():
+        ...         _ = memory.add(torch.eye(2))
+        ...         memory.remove([7])
+        ... except KeyError:
+        ...     print(len(memory))
+        0
+        """
+        self._check_writable()
+        return self._writer.batch()
 
     def fit(self, patterns: ArrayLike, values: ArrayLike | None = None) -> AssociativeMemory:
         """Replace everything by these patterns and values, as scikit-learn's ``fit``."""
-        fresh = AssociativeMemory(device=self._device)
-        fresh._settings = self._settings
-        fresh.add(patterns, values)
-        with self._writing:
-            self._store, self._file = fresh._store, None
+        self._file = None
+        self._writer.clear(patterns, values)
         return self
+
+    def get(self, one: int) -> Entry:
+        """The pattern with this id and its value; ``memory[id]`` is the same."""
+        try:
+            number = operator.index(one)
+        except TypeError:
+            raise TypeError(f"expected an id, got {one!r}.") from None
+        store = self._store
+        if store is None:
+            raise KeyError(f"expected an id that is stored, got {number} (the memory is empty).")
+        place = int(store.places_of(torch.tensor([number]))[0])
+        contents = store.contents
+        return Entry(number, contents.patterns[place].clone(), _value_at(contents, place))
+
+    def __getitem__(self, one: int) -> Entry:
+        return self.get(one)
 
     def __len__(self) -> int:
         store = self._store
@@ -160,7 +208,7 @@ class AssociativeMemory:
         """The ids of all patterns, oldest first."""
         store = self._store
         if store is None:
-            return torch.zeros(0, dtype=torch.int64)
+            return torch.zeros(0, dtype=torch.int64, device="cpu")
         return store.snapshot().contents.ids.clone()
 
     def chunks(self, size: int = 1024) -> Iterator[Chunk]:
@@ -179,7 +227,7 @@ class AssociativeMemory:
         """The stored patterns that the cues lead to.
 
         Args:
-            queries: cues (..., D).
+            queries: cues (..., D). Of a NumPy masked array, what is not masked is known.
             known: booleans that broadcast to the queries: True where the cue really contains the
                 coordinate. The others are ignored (they may be NaN) and filled in.
             max_steps: the largest number of updates.
@@ -189,27 +237,50 @@ class AssociativeMemory:
         """
         snapshot = self._filled_snapshot()
         contents = snapshot.contents
+        if isinstance(queries, np.ma.MaskedArray):
+            seen = ~np.ma.getmaskarray(queries)
+            known = seen if known is None else seen & np.asarray(known)
+            queries = queries.data
         cues = as_queries(queries, contents.patterns.shape[1], contents.rows.dtype)
         cues = cues.to(contents.rows.device)
         mask = as_known(known, cues)
-        network = self._network(snapshot)
-        flat = cues.reshape(-1, cues.shape[-1])
+        engine = self._engine(snapshot, cues.shape[:-1].numel(), max_steps)
+        flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
         flat_mask = None if mask is None else mask.reshape(flat.shape)
-        _check_cues(flat, flat_mask, self._reach(snapshot) * float(network.beta))
-        size = max(1, _BLOCK // len(snapshot))
-        parts = []
+        _check_cues(flat, flat_mask, self._reach(snapshot) * float(engine.network.beta))
+        collector = Collector(engine, flat, contents.codec)
         with torch.no_grad():
-            for start in range(0, flat.shape[0], size):
-                part = slice(start, start + size)
-                own = None if flat_mask is None else flat_mask[part]
-                parts.append(_find(flat[part], own, network, contents, max_steps))
-        found = _joined(parts, contents.rows)
-        return found.answer(contents, cues, queries)
+            for piece in engine.pieces(flat, flat_mask):
+                collector.take(piece)
+        return collector.answer(cues.shape[:-1], queries)
 
     def predict(self, queries: ArrayLike, known: ArrayLike | None = None) -> Any:
         """The recalled values, or the recalled patterns where no values are stored."""
         answer = self.recall(queries, known)
         return answer.patterns if answer.values is None else answer.values
+
+    def neighbors(self, queries: ArrayLike, k: int = 1) -> Neighbors:
+        """The ``k`` stored patterns nearest to each query (..., D), or with the largest products.
+
+        Exact for the stored numbers; of equal ones the pattern stored first counts.
+
+        >>> import numpy as np, hopfy
+        >>> memory = hopfy.AssociativeMemory().fit(np.array([[0.0], [1.0], [5.0]]))
+        >>> memory.neighbors(np.array([0.75]), k=2)
+        Neighbors(ids=array([1, 0]), scores=array([0.25, 0.75]))
+        """
+        snapshot = self._filled_snapshot()
+        contents = snapshot.contents
+        cues = as_queries(queries, contents.patterns.shape[1], contents.rows.dtype).cpu()
+        flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
+        _check_cues(flat, None, self._reach(snapshot))
+        if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= len(snapshot):
+            raise ValueError(f"expected k from 1 to the {len(snapshot)} patterns, got {k!r}.")
+        metric = "inner" if contents.radius is None else "euclidean"
+        top = snapshot.index(flat.shape[0]).top(flat, k, metric=metric)  # type: ignore[arg-type]
+        shape = (*cues.shape[:-1], k)
+        ids = contents.ids[top.indices].reshape(shape)
+        return Neighbors(in_kind_of(ids, queries), in_kind_of(top.scores.reshape(shape), queries))
 
     @property
     def network(self) -> HopfieldNetwork:
@@ -252,63 +323,30 @@ class AssociativeMemory:
         snapshot = self._filled_snapshot()
         return self._guarantee(snapshot).explain(snapshot.contents)
 
-    # ------------------------------------------------------------------ files
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, atomically: after a crash it is the old one or the new one.
-
-        The file is in the safetensors format, with the settings as JSON in its header and checksums
-        of everything. Recalls may go on meanwhile.
-        """
+    def describe(self) -> str:
+        """What is stored, how it is compared and where it lives, in a few lines."""
+        lines = [repr(self)]
         store = self._store
-        snapshot = None if store is None else store.snapshot()
-        # Read after the snapshot, so that no id of it can be taken again.
-        next_id = 0 if store is None else store.next_id
-        save_snapshot(path, self._settings, snapshot, next_id)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        mmap: bool = False,
-        device: torch.device | str = "cpu",
-    ) -> AssociativeMemory:
-        """Read a memory that `save` wrote.
-
-        Every byte is compared with its checksum. With ``mmap`` the patterns and values stay on
-        disk, may be larger than the machine's memory, cannot be changed, and are compared with
-        their checksums only by `verify`.
-        """
-        opened = open_store(path, mmap, torch.device(device))
-        memory = cls(device="cpu" if mmap else device)
-        memory._settings, memory._store, memory._file = opened
-        return memory
-
-    @classmethod
-    def create(
-        cls,
-        path: str | os.PathLike[str],
-        patterns: ArrayLike,
-        values: ArrayLike | None = None,
-        ids: ArrayLike | None = None,
-        *,
-        omega: Omega | str = "sparsemax",
-        beta: float | str = "auto",
-        compare: Compare = "distance",
-    ) -> AssociativeMemory:
-        """Write patterns that need not fit in memory to a file and open it with ``mmap``.
-
-        ``patterns`` (N, D) and ``values`` are anything with a shape and slices: `numpy.memmap`, an
-        HDF5 data set, a tensor.
-        """
-        write_chunks(path, Settings.checked(omega, beta, compare), patterns, values, ids)
-        return cls.load(path, mmap=True)
-
-    def verify(self) -> None:
-        """Compare every byte of a memory-mapped file with its checksum (ValueError if it fails)."""
+        if store is not None and len(store):
+            contents = store.contents
+            size, dtype = (
+                contents.patterns.shape[1],
+                str(contents.rows.dtype).removeprefix("torch."),
+            )
+            megabytes = contents.rows.numel() * contents.rows.element_size() / 2**20
+            lines.append(f"{size} coordinates each, {dtype}, {megabytes:.1f} MB.")
+            if contents.codec is not None:
+                words = len(contents.codec.entries)
+                lines.append(f"Values: {contents.codec.kind}, {words} different ones.")
+            elif contents.values is not None:
+                shape = tuple(contents.values.shape[1:]) or "a number"
+                lines.append(f"Values: {contents.values.dtype}, {shape} each.")
+        if self._writer.journal is not None:
+            size = self._writer.journal.size
+            lines.append(f"Lives in {str(self._writer.path)!r}, {size} bytes in its journal.")
         if self._file is not None:
-            verify_rows(self._file)
+            lines.append(f"Mapped from {str(self._file.path)!r}; it cannot be changed.")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -327,29 +365,29 @@ class AssociativeMemory:
                 "load it with mmap=False."
             )
 
-    def _checked_values(
-        self, values: ArrayLike | None, count: int, contents: Contents | None
-    ) -> Tensor | None:
-        if contents is not None and (values is None) != (contents.values is None):
-            stored = "without" if contents.values is None else "with"
-            raise ValueError(
-                f"expected patterns {stored} values, as all that are stored; "
-                "give values for all patterns or for none."
-            )
-        if values is None:
-            return None
-        like = None if contents is None else contents.values
-        return as_values(values, count, like).to(self._device)
+    @property
+    def _settings(self) -> Settings:
+        return self._writer.settings
 
-    def _empty_store(self, rows: Tensor, values: Tensor | None) -> Store:
-        lift = self._settings.compare == "distance"
-        empty = Contents(
-            rows.new_empty(0, rows.shape[1] + lift),
-            torch.zeros(0, dtype=torch.int64),
-            None if values is None else values.new_empty(0, *values.shape[1:]),
-            0.0 if lift else None,
-        )
-        return Store(empty)
+    @property
+    def _store(self) -> Store | None:
+        return self._writer.store
+
+    def __getstate__(self) -> dict[str, Any]:
+        store = self._store
+        contents = None if store is None else store.snapshot().contents
+        if contents is not None:
+            values = None if contents.values is None else contents.values.clone()
+            contents = contents._replace(
+                rows=contents.rows.clone(), ids=contents.ids.clone(), values=values, mapped=False
+            )
+        next_id = 0 if store is None else store.next_id
+        return {"given": self._given, "contents": contents, "next_id": next_id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state["given"])  # type: ignore[misc]
+        if state["contents"] is not None:
+            self._writer.store = Store(state["contents"], state["next_id"])
 
     def _filled_snapshot(self) -> Snapshot:
         store = self._store
@@ -373,18 +411,47 @@ class AssociativeMemory:
         return snapshot.derived("reach", lambda: math.sqrt(float(squared_lengths(rows).max())))
 
     def _network(self, snapshot: Snapshot) -> HopfieldNetwork:
-        return snapshot.derived(
-            "network",
-            lambda: HopfieldNetwork(
-                snapshot.contents.rows, self._settings.omega, self._beta(snapshot)
-            ),
-        )
+        return snapshot.derived("network", lambda: self._make_network(snapshot))
+
+    def _make_network(self, snapshot: Snapshot) -> HopfieldNetwork:
+        omega, beta = self._settings.omega, self._beta(snapshot)
+        if snapshot.contents.rows.device.type != "cpu":
+            return HopfieldNetwork(snapshot.contents.rows, omega, beta)
+        return HopfieldNetwork.over(snapshot.index(0), omega, beta)
+
+    def _engine(self, snapshot: Snapshot, queries: int, max_steps: int) -> Engine:
+        network = self._network(snapshot)
+        index = None
+        if snapshot.contents.rows.device.type == "cpu" and not network.omega.is_softmax:
+            before = snapshot.index_so_far
+            index = snapshot.index(queries)
+            if index is not before:  # with a plan now
+                network = HopfieldNetwork.over(index, network.omega, float(network.beta))
+                snapshot.derive_again("network", network)
+            index = index.with_scratch(self._scratch)
+        return Engine(snapshot.contents, network, index, self._scratch, max_steps)
+
+
+def _value_at(contents: Contents, place: int) -> Any:
+    if contents.values is None:
+        return None
+    value = contents.values[place].clone()
+    if contents.codec is not None:
+        return contents.codec.value(int(value))
+    return value if value.ndim else value.item()
 
 
 def _chunks(contents: Contents, size: int) -> Iterator[Chunk]:
     for start in range(0, contents.rows.shape[0], size):
         part = slice(start, start + size)
         values = None if contents.values is None else contents.values[part].clone()
+        if values is not None and contents.codec is not None:
+            yield Chunk(
+                contents.ids[part].clone(),
+                contents.patterns[part].clone(),
+                contents.codec.decoded(values),
+            )
+            continue
         yield Chunk(contents.ids[part].clone(), contents.patterns[part].clone(), values)
 
 
@@ -401,50 +468,3 @@ def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:
     longest = float(torch.linalg.vector_norm(seen, dim=-1, dtype=torch.float64).max())
     if longest * reach * cues.shape[1] > torch.finfo(cues.dtype).max / 16:
         raise ValueError(f"expected queries whose scores fit {cues.dtype}, got longer ones.")
-
-
-def _find(
-    cues: Tensor, known: Tensor | None, network: HopfieldNetwork, contents: Contents, max_steps: int
-) -> Found:
-    incomplete = cues.new_zeros(cues.shape[0]).bool() if known is None else ~known.all(-1)
-    if contents.radius is not None:
-        # The cue says nothing about the lift.
-        known = torch.ones_like(cues, dtype=torch.bool) if known is None else known
-        cues = torch.nn.functional.pad(cues, (0, 1))
-        known = torch.nn.functional.pad(known, (0, 1), value=False)
-    if known is None:
-        return _retrieved(network, cues, max_steps)
-    filled = fill(cues, known, network, max_steps, incomplete)
-    mixed = incomplete & (filled.weights.counts > 1)
-    if not bool(mixed.any()):
-        return _retrieved(network, filled.states, max_steps)
-    released, held = (~mixed).nonzero().flatten(), mixed.nonzero().flatten()
-    found = _retrieved(network, filled.states[released], max_steps)
-    return found.with_mixtures(released, filled.weights.take(held), held, filled.settled[held])
-
-
-def _retrieved(network: HopfieldNetwork, states: Tensor, max_steps: int) -> Found:
-    result = network.retrieve(states, max_steps=max_steps)
-    weights = result.support
-    if weights is None and states.shape[0]:
-        weights = SparseRows.from_dense(result.weights)
-    if weights is None:
-        return _nothing(network.memories)
-    return Found(weights, result.certified, tuple(result.kind), result.steps)
-
-
-def _nothing(rows: Tensor) -> Found:
-    zero = torch.zeros(0, dtype=torch.int64, device=rows.device)
-    nothing = SparseRows(zero.new_zeros(1), zero, rows.new_zeros(0), rows.shape[0])
-    return Found(nothing, zero.bool(), (), zero)
-
-
-def _joined(parts: list[Found], rows: Tensor) -> Found:
-    if not parts:
-        return _nothing(rows)
-    return Found(
-        SparseRows.stack([part.weights for part in parts]),
-        torch.cat([part.certified for part in parts]),
-        tuple(kind for part in parts for kind in part.kinds),
-        torch.cat([part.steps for part in parts]),
-    )

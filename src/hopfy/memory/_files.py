@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Snapshot, Store
+from hopfy.memory._values import Codec
 
 __all__ = ["Opened", "open_store", "save_snapshot", "verify_rows", "write_chunks"]
 
@@ -31,19 +33,30 @@ class Opened(NamedTuple):
     settings: Settings
     store: Store | None
     file: StoredFile | None
+    generation: int = 0
 
 
 def save_snapshot(
-    path: str | os.PathLike[str], settings: Settings, snapshot: Snapshot | None, next_id: int
+    path: str | os.PathLike[str],
+    settings: Settings,
+    snapshot: Snapshot | None,
+    next_id: int,
+    generation: int = 0,
 ) -> None:
     tensors: dict[str, Streamed] = {}
     table: dict[str, Any] = {**settings.to_json(), "next_id": next_id, "radius": None}
+    if generation:
+        table["generation"] = generation
     if snapshot is not None:
         contents, known = snapshot.contents, snapshot.separations_so_far
         table["radius"] = contents.radius
         found = {"rows": contents.rows, "ids": contents.ids, "values": contents.values}
         if known.delta.numel() == len(snapshot) and not bool(known.delta.isnan().any()):
             found |= {"separations": known.delta, "rivals": known.rival}
+        if contents.codec is not None:
+            table["values"] = contents.codec.kind
+            words = json.dumps(contents.codec.entries).encode()
+            found["words"] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
         tensors = {name: Streamed.of(t) for name, t in found.items() if t is not None}
     write(path, KIND, tensors, table)
 
@@ -110,12 +123,13 @@ def open_store(path: str | os.PathLike[str], mmap: bool, device: torch.device) -
     try:
         settings = Settings.from_json(file.settings)
         next_id, radius = file.settings["next_id"], file.settings["radius"]
+        generation = file.settings.get("generation", 0)
     except (KeyError, TypeError, ValueError):
         raise file.error("its settings are not those of a memory") from None
-    if set(file.entries) - {"rows", "ids", "values", "separations", "rivals"}:
+    if set(file.entries) - {"rows", "ids", "values", "separations", "rivals", "words"}:
         raise file.error("it holds tensors that no memory has")
     if "rows" not in file.entries:
-        return Opened(settings, None, None)
+        return Opened(settings, None, None, generation)
     _check_shapes(file, settings, radius)
     lazy = {"rows", "values"} if mmap else set()
     tensors: dict[str, Tensor] = {}
@@ -131,11 +145,33 @@ def open_store(path: str | os.PathLike[str], mmap: bool, device: torch.device) -
         tensors["ids"],
         tensors["values"].to(device if not mmap else "cpu") if "values" in tensors else None,
         radius,
+        _read_codec(file, tensors),
+        mapped=mmap,
     )
     known = None
     if "separations" in tensors:
         known = Separations(tensors["separations"], tensors["rivals"])
-    return Opened(settings, Store(contents, next_id, known), file if mmap else None)
+    return Opened(settings, Store(contents, next_id, known), file if mmap else None, generation)
+
+
+def _read_codec(file: StoredFile, tensors: dict[str, Tensor]) -> Codec | None:
+    if ("words" in tensors) != ("values" in file.settings):
+        raise file.error("its values and their words do not belong together")
+    if "words" not in tensors:
+        return None
+    try:
+        words = json.loads(tensors["words"].numpy().tobytes())
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError
+        codec = Codec(file.settings["values"], words)
+    except (TypeError, ValueError, RecursionError):
+        raise file.error("the words of its values are not readable") from None
+    codes = tensors.get("values")
+    if codes is None or codes.dtype is not torch.int64 or len(codec.entries) != len(words):
+        raise file.error("its values are not codes of its words")
+    if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < len(words):
+        raise file.error("its values are not codes of its words")
+    return codec
 
 
 def verify_rows(file: StoredFile) -> None:

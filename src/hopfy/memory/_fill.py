@@ -38,10 +38,9 @@ from torch import Tensor
 
 from hopfy.memory._blocks import light_blocks
 from hopfy.network import HopfieldNetwork
-from hopfy.omega import Omega
 from hopfy.search import SparseRows
 
-__all__ = ["Filled", "fill", "weights_within_margin"]
+__all__ = ["Filled", "fill", "start_scores", "temperature_share"]
 
 # Numbers held at once while cues decide between their candidates.
 _ENTRIES = 1 << 23
@@ -62,37 +61,37 @@ class Filled(NamedTuple):
 
 
 def fill(
-    cues: Tensor, known: Tensor, network: HopfieldNetwork, max_steps: int, incomplete: Tensor
+    held: Tensor, known: Tensor, weights: SparseRows, network: HopfieldNetwork, max_steps: int
 ) -> Filled:
     """Keep the known coordinates of the cues and let the patterns fill in the others.
 
     Args:
-        cues: (Q, W); what they hold where they are not known is ignored.
+        held: (Q, W), the cues, zero where they are not known.
         known: (Q, W) booleans.
-        network: one with N memories (N, W) and a regulariser on the simplex.
+        weights: the weights of the start, (Q, N).
+        network: one with N memories (N, W) and a regularizer on the simplex.
         max_steps: the largest number of clamped updates.
-        incomplete: (Q,) False for cues that lack no more than the lift: the start is enough, as the
-            network decides on all that they say.
     """
-    rows, omega, beta = network.memories, network.omega, float(network.beta)
-    held = cues.masked_fill(~known, 0.0)
-    scores = _start_scores(held, known, rows)
-    share = known.shape[1] / known.sum(-1, keepdim=True).clamp_min(1)
-    share = torch.where(incomplete.unsqueeze(1), share, 1.0)
-    weights = weights_within_margin(scores.mul_(beta * share.to(rows.dtype)), omega)
+    rows = network.memories
+    weights = weights.to(rows.dtype)
     filled = Filled(
         torch.where(known, held, weights.matmul(rows)),
-        weights,
-        torch.ones(cues.shape[0], dtype=torch.bool, device=cues.device),
+        weights.with_values(weights.values.clone()),
+        torch.ones(held.shape[0], dtype=torch.bool, device=held.device),
     )
-    undecided = ((weights.counts > 1) & incomplete).nonzero().flatten()
+    undecided = (weights.counts > 1).nonzero().flatten()
     # The widest first: each part is as large as its first cue allows.
     undecided = undecided[weights.counts[undecided].argsort(descending=True, stable=True)]
     while undecided.numel():
         size = max(1, _ENTRIES // (int(weights.counts[undecided[0]]) * rows.shape[1]))
         _compete(filled, undecided[:size], known, network, max_steps)
         undecided = undecided[size:]
-    return filled._replace(weights=_without_zeros(weights))
+    return filled._replace(weights=filled.weights.nonzero())
+
+
+def temperature_share(known: Tensor) -> Tensor:
+    """How much colder a cue is that knows only some of its coordinates: D / d, (Q,) float64."""
+    return known.shape[1] / known.sum(-1).clamp_min(1).double()
 
 
 def _compete(
@@ -124,38 +123,7 @@ def _compete(
             break
 
 
-def _without_zeros(weights: SparseRows) -> SparseRows:
-    kept = weights.values != 0
-    counts = torch.bincount(weights.row_of_entry[kept], minlength=weights.rows)
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return SparseRows(offsets, weights.indices[kept], weights.values[kept], weights.columns)
-
-
-def weights_within_margin(scores: Tensor, omega: Omega) -> SparseRows:
-    """``omega(scores)`` (Q, N), computed on the scores that can have a weight; uses them up.
-
-    A score that trails the best one by the margin has weight zero (Def. 1), so leaving it out
-    changes nothing. Few are left, and a row with one left needs no map.
-    """
-    scores = scores.sub_(scores.amax(-1, keepdim=True))
-    inside = scores >= -omega.margin
-    counts = inside.sum(-1)
-    width = int(counts.max()) if counts.numel() else 0
-    if 4 * width > scores.shape[1]:
-        return SparseRows.from_dense(omega(scores))
-    row, indices = inside.nonzero(as_tuple=True)
-    padded = scores.new_full((scores.shape[0], width), -torch.inf)
-    slot = torch.arange(row.numel(), device=row.device) - (counts.cumsum(0) - counts)[row]
-    padded[row, slot] = scores[row, indices]
-    several = counts > 1
-    weights = torch.zeros_like(padded)
-    weights[:, 0] = 1.0
-    weights[several] = omega(padded[several])
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return _without_zeros(SparseRows(offsets, indices, weights[row, slot], scores.shape[1]))
-
-
-def _start_scores(held: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+def start_scores(held: Tensor, known: Tensor, rows: Tensor) -> Tensor:
     """(Q, N) scores s, without a copy of the rows."""
     scores = held @ rows.T
     if bool((known == known[:1]).all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._arrays import ArrayLike, in_kind_of
+from hopfy.memory._dynamics import KINDS, Engine, Piece
 from hopfy.memory._store import Contents
+from hopfy.memory._values import Codec
 from hopfy.network import Kind
 from hopfy.search import SparseRows
 
-__all__ = ["Found", "Recall"]
+__all__ = ["Collector", "Recall"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,13 +30,12 @@ class Recall:
             stored; a mixture is the weighted average of the stored ones.
         ids: (...) int64, the id of the pattern with the largest weight.
         values: what was stored with the patterns: floating values are averaged with the weights,
-            integers (labels) are voted on. None if the memory has no values.
+            everything else (labels, texts, records) is voted on. None if the memory has no values.
         certified: (...) booleans: it is proven, rounding included, that the recalled pattern is an
             exact fixed point of the whole network and that finitely many steps led to it (Prop. 2).
-        kinds: one `Kind` per query in row-major order; their values are sentences.
+        kinds: one `Kind` per query in row-major order; their values are what to show.
         sizes: (...) int64, how many patterns have a positive weight.
-        steps: (...) int64, updates of the whole network; 0 for an incomplete cue that fits several
-            patterns.
+        steps: (...) int64, updates; 0 for an incomplete cue that fits several patterns.
     """
 
     patterns: Any
@@ -43,26 +45,30 @@ class Recall:
     kinds: tuple[Kind, ...]
     sizes: Any
     steps: Any
-    _weights: SparseRows
+    _weights: Callable[[int], tuple[Tensor, Tensor]]
     _ids: Tensor
     _question: Any
 
     def weights(self, query: int) -> tuple[Any, Any]:
-        """The ids and the weights of all patterns that take part, the largest weight first."""
-        indices, weights = self._weights.row(_as_row(query, len(self.kinds)))
+        """The ids and the weights of all patterns that take part, the largest weight first.
+
+        Weights that did not fit into the memory's ``scratch`` are computed again from the recalled
+        state.
+        """
+        indices, weights = self._weights(_as_row(query, len(self.kinds)))
         order = weights.argsort(descending=True, stable=True)
         ids = self._ids[indices.cpu()][order.cpu()]
         return in_kind_of(ids, self._question), in_kind_of(weights[order], self._question)
 
     def describe(self, query: int) -> str:
-        """One sentence about one query (counted in row-major order)."""
+        """One line about one query (counted in row-major order)."""
         row = _as_row(query, len(self.kinds))
-        ids, weights = self.weights(row)
         kind = self.kinds[row]
         if kind is Kind.PATTERN:
             proof = "certified" if bool(self.certified.reshape(-1)[row]) else "not certified"
-            return f"pattern {int(ids[0])}, exactly, {proof}."
+            return f"pattern {int(self.ids.reshape(-1)[row])}, exactly, {proof}."
         if kind is Kind.METASTABLE:
+            ids, weights = self.weights(row)
             named = ", ".join(
                 f"{i} ({w:.0%})"
                 for i, w in zip(ids[:3].tolist(), weights[:3].tolist(), strict=True)
@@ -78,75 +84,106 @@ class Recall:
         count = len(self.kinds)
         certified = int(self.certified.sum())
         lines = [f"Recall of {count} {'query' if count == 1 else 'queries'}, {certified} certified"]
+        sizes = self.sizes.reshape(-1)
         for kind in Kind:
-            times = sum(found is kind for found in self.kinds)
-            if times:
-                lines.append(f"  {times} x {kind.value}")
+            chosen = [row for row, found in enumerate(self.kinds) if found is kind]
+            if not chosen:
+                continue
+            how_many = ""
+            if kind is Kind.METASTABLE:
+                few, many = int(sizes[chosen].min()), int(sizes[chosen].max())
+                how_many = f" (of {few} to {many})"
+            lines.append(f"  {len(chosen)} x {kind.value}{how_many}")
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What the network found for Q queries, flat, before it is put into the caller's kind."""
+class Collector:
+    """Reads out each piece as it comes and keeps its weights while they fit into ``room`` bytes."""
 
-    weights: SparseRows
-    certified: Tensor
-    kinds: tuple[Kind, ...]
-    steps: Tensor
+    def __init__(self, engine: Engine, queries: Tensor, codec: Codec | None) -> None:
+        self._engine, self._codec = engine, codec
+        rows, device = queries.shape[0], queries.device
+        contents = engine.contents
+        self.states = contents.rows.new_empty(rows, contents.rows.shape[1])
+        self.top = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.sizes, self.steps, self.kinds = (torch.zeros_like(self.top) for _ in range(3))
+        self.certified = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.values = None
+        if contents.values is not None:
+            self.values = contents.values.new_empty(rows, *contents.values.shape[1:])
+        self._kept: list[tuple[Tensor, SparseRows]] | None = []
+        self._room = engine.scratch
 
-    def with_mixtures(
-        self, places: Tensor, mixtures: SparseRows, others: Tensor, settled: Tensor
-    ) -> Found:
-        """These rows at ``places``, and at the ``others`` cues that were never released."""
-        order = torch.cat([places, others]).argsort()
-        kinds = [
-            *self.kinds,
-            *(Kind.METASTABLE if done else Kind.MOVING for done in settled.tolist()),
-        ]
-        return Found(
-            SparseRows.stack([self.weights, mixtures]).take(order),
-            torch.cat([self.certified, torch.zeros_like(settled)])[order],
-            tuple(kinds[row] for row in order.tolist()),
-            torch.cat([self.steps, torch.zeros_like(others)])[order],
-        )
+    def take(self, piece: Piece) -> None:
+        places, weights = piece.places, piece.weights
+        self.states[places] = weights.matmul(self._engine.contents.rows)
+        self.top[places] = weights.indices[_largest(weights, weights.values)]
+        self.sizes[places] = weights.counts
+        self.steps[places], self.kinds[places] = piece.steps, piece.kinds
+        self.certified[places] = piece.certified
+        stored = self._engine.contents.values
+        if self.values is not None and stored is not None:
+            self.values[places] = _read_values(weights, stored).reshape(-1, *stored.shape[1:])
+        self._room -= 24 * weights.indices.numel()
+        if self._room < 0:
+            self._kept = None
+        elif self._kept is not None:
+            self._kept.append((places, weights))
 
-    def answer(self, contents: Contents, queries: Tensor, question: ArrayLike) -> Recall:
-        rows, weights = queries.shape[:-1], self.weights
+    def answer(self, shape: torch.Size, question: ArrayLike) -> Recall:
+        contents = self._engine.contents
 
         def out(tensor: Tensor, *tail: int) -> Any:
-            return in_kind_of(tensor.reshape((*rows, *tail)), question)
+            return in_kind_of(tensor.reshape((*shape, *tail)), question)
 
-        values = None
-        if contents.values is not None:
-            values = out(_read_values(weights, contents.values), *contents.values.shape[1:])
+        values: Any = None
+        if self.values is not None:
+            tail = self.values.shape[1:]
+            values = out(self.values, *tail)
+            if self._codec is not None:
+                values = self._codec.decoded(self.values.reshape((*shape, *tail)))
         size = contents.patterns.shape[1]
-        top = _largest(weights, weights.values)
-        ids = contents.ids[weights.indices.cpu()[top.cpu()]]
         return Recall(
-            patterns=out(weights.matmul(contents.rows)[:, :size], size),
-            ids=out(ids),
+            patterns=out(self.states[:, :size], size),
+            ids=out(contents.ids[self.top.cpu()]),
             values=values,
             certified=out(self.certified),
-            kinds=self.kinds,
-            sizes=out(weights.counts),
+            kinds=tuple(KINDS[kind] for kind in self.kinds.tolist()),
+            sizes=out(self.sizes),
             steps=out(self.steps),
-            _weights=weights,
+            _weights=self._weights(contents),
             _ids=contents.ids,
             _question=question,
         )
+
+    def _weights(self, contents: Contents) -> Callable[[int], tuple[Tensor, Tensor]]:
+        if self._kept is None:
+            network, states = self._engine.network, self.states
+
+            def again(row: int) -> tuple[Tensor, Tensor]:
+                with torch.no_grad():
+                    return SparseRows.from_dense(network.weights(states[row : row + 1])).row(0)
+
+            return again
+        like = contents.rows[:0, 0]
+        nothing = SparseRows.empty(0, contents.rows.shape[0], like)
+        kept = SparseRows.assemble(
+            [(places, rows.to(like.dtype)) for places, rows in self._kept]
+        ) if self._kept else nothing  # fmt: skip
+        return kept.row
 
 
 def _read_values(weights: SparseRows, values: Tensor) -> Tensor:
     flat = values.reshape(values.shape[0], -1)
     if values.is_floating_point():
-        narrow = weights.values.to(torch.promote_types(values.dtype, torch.float32))
-        exact = SparseRows(weights.offsets, weights.indices, narrow, weights.columns)
-        return exact.matmul(flat).to(values.dtype)
+        return weights.matmul(flat)
     return _vote(weights, flat)
 
 
 def _vote(weights: SparseRows, values: Tensor) -> Tensor:
     """For each row the value with the most weight; the smallest of equals."""
+    if bool((weights.counts == 1).all()):
+        return values[weights.indices]
     choices, choice = torch.unique(values[weights.indices], dim=0, return_inverse=True)
     pair = weights.row_of_entry * choices.shape[0] + choice
     pairs, entry = torch.unique(pair, return_inverse=True)
@@ -160,6 +197,8 @@ def _vote(weights: SparseRows, values: Tensor) -> Tensor:
 
 def _largest(rows: SparseRows, weights: Tensor) -> Tensor:
     """The entry with the largest weight of each row, the first of equals."""
+    if bool((rows.counts == 1).all()):
+        return rows.offsets[:-1]
     by_weight = weights.argsort(descending=True, stable=True)
     by_row = rows.row_of_entry[by_weight].argsort(stable=True)
     first: Tensor = by_weight[by_row][rows.offsets[:-1]]

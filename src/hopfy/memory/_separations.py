@@ -9,6 +9,8 @@ from torch import Tensor
 
 from hopfy.memory._blocks import blocks
 from hopfy.memory._lift import squared_lengths
+from hopfy.memory._progress import progress
+from hopfy.search import ExactIndex
 
 __all__ = ["Separations"]
 
@@ -44,12 +46,15 @@ class Separations:
         delta = torch.where(survives, self.delta, torch.nan)
         return Separations(delta[keep], rival[keep])
 
-    def extended(self, rows: Tensor) -> Separations:
+    def extended(self, rows: Tensor, index: ExactIndex | None = None) -> Separations:
         """The separations of all ``rows``, whose first rows are the ones already known here.
 
-        Costs one product with all rows for every row that is new or has lost its rival.
+        Costs at most one product with all rows for every row that is new or has lost its rival.
+        Where most rows are new and there is an ``index`` of all of them, its bounds make it cheaper.
         """
         known, total = self.delta.numel(), rows.shape[0]
+        if index is not None and total > max(_TILE, 2 * known):
+            return _by_index(index, total)
         best = torch.full((total,), -torch.inf, dtype=torch.float64)
         rival = torch.full((total,), -1, dtype=torch.int64)
         own = squared_lengths(rows).cpu()
@@ -62,6 +67,21 @@ class Separations:
         delta = _refined(rows, rival)
         _repair(rows, own, delta, rival)
         return Separations(delta, rival)
+
+
+def _by_index(index: ExactIndex, total: int) -> Separations:
+    """The two best rows for every row, itself and its rival, a block at a time."""
+    delta = torch.empty(total, dtype=torch.float64, device="cpu")
+    rival = torch.empty(total, dtype=torch.int64, device="cpu")
+    everyone = torch.arange(total, device="cpu")
+    for part in progress(list(torch.split(everyone, _TILE)), "comparing all pairs of patterns"):
+        top = index.top(index.memories[part], 2)
+        itself = top.indices == part.unsqueeze(1)
+        # A row that is not among its own two best is dominated: its best is its rival.
+        other = torch.where(itself[:, 0], 1, 0).unsqueeze(1)
+        rival[part] = top.indices.gather(1, other).squeeze(1)
+        delta[part] = _gaps(index.memories, part, rival[part])
+    return Separations(delta, rival)
 
 
 def _search(rows: Tensor, part: Tensor, best: Tensor, rival: Tensor, first_new: int) -> None:

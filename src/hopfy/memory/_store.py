@@ -18,10 +18,15 @@ from hopfy._growing import Growing
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
+from hopfy.memory._values import Codec
+from hopfy.search import ExactIndex
 
 __all__ = ["Contents", "Snapshot", "Store"]
 
 T = TypeVar("T")
+
+# With fewer patterns a plan of principal directions does not pay.
+_MANY = 4096
 
 _LARGEST_ID = 1 << 62
 
@@ -30,13 +35,17 @@ class Contents(NamedTuple):
     """What is stored: network rows (N, W), ids (N,), values (N, ...) or None.
 
     ``radius`` is None if the rows are the patterns themselves (W = D), otherwise the rows carry one
-    more coordinate that lifts them to the sphere of that radius (W = D + 1).
+    more coordinate that lifts them to the sphere of that radius (W = D + 1). With a ``codec`` the
+    values are codes of texts or records. ``mapped`` rows live in a file: tables of their size must
+    not be made in memory.
     """
 
     rows: Tensor
     ids: Tensor
     values: Tensor | None
     radius: float | None
+    codec: Codec | None = None
+    mapped: bool = False
 
     @property
     def patterns(self) -> Tensor:
@@ -46,9 +55,13 @@ class Contents(NamedTuple):
 class Snapshot:
     """One state of the store, and what has been derived from it so far."""
 
-    def __init__(self, contents: Contents, inherited: Separations) -> None:
+    def __init__(
+        self, contents: Contents, inherited: Separations, index: ExactIndex | None = None
+    ) -> None:
         self.contents = contents
         self._separations = inherited
+        self._index = index
+        self._queries_seen = 0
         self._derived: dict[str, Any] = {}
         self._lock = threading.RLock()
 
@@ -60,8 +73,34 @@ class Snapshot:
         with self._lock:
             done = self._separations
             if done.delta.numel() < len(self) or bool(done.delta.isnan().any()):
-                self._separations = done.extended(self.contents.rows)
+                index = None if self.contents.rows.device.type != "cpu" else self.index(_MANY)
+                self._separations = done.extended(self.contents.rows, index)
             return self._separations
+
+    def index(self, queries: int) -> ExactIndex:
+        """An index of the rows, for so many more queries; it plans when there are enough of them.
+
+        What it answers does not depend on the plan.
+        """
+        rows = self.contents.rows
+        with self._lock:
+            before = self._queries_seen
+            self._queries_seen += queries
+            if self._index is None:
+                self._index = self._new_index(0)
+            many = rows.shape[0] >= _MANY and not self.contents.mapped
+            unplanned = self._index.directions == 0
+            if many and unplanned and before < rows.shape[1] <= self._queries_seen:
+                self._index = self._new_index(None)
+            return self._index
+
+    def _new_index(self, directions: int | None) -> ExactIndex:
+        lifted = self.contents.radius is not None
+        return ExactIndex.over(self.contents.rows, directions, lifted=lifted)
+
+    @property
+    def index_so_far(self) -> ExactIndex | None:
+        return self._index
 
     def derived(self, name: str, make: Callable[[], T]) -> T:
         """What ``make`` gives for this snapshot, made once."""
@@ -69,6 +108,11 @@ class Snapshot:
             if name not in self._derived:
                 self._derived[name] = make()
             return self._derived[name]  # type: ignore[no-any-return]
+
+    def derive_again(self, name: str, made: Any) -> None:
+        """Put something better in the place of what was derived before."""
+        with self._lock:
+            self._derived[name] = made
 
     @property
     def separations_so_far(self) -> Separations:
@@ -85,9 +129,11 @@ class _Live(NamedTuple):
     removed: set[int]
 
     @classmethod
-    def of(cls, contents: Contents, separations: Separations) -> _Live:
+    def of(
+        cls, contents: Contents, separations: Separations, index: ExactIndex | None = None
+    ) -> _Live:
         values = None if contents.values is None else Growing(contents.values)
-        snapshot = Snapshot(contents, separations)
+        snapshot = Snapshot(contents, separations, index)
         return cls(snapshot, Growing(contents.rows), Growing(contents.ids), values, set())
 
 
@@ -148,6 +194,36 @@ class Store:
             for one in set(wanted):
                 self._live.removed.add(places.pop(one))
 
+    def replace(self, ids: Tensor, patterns: Tensor, values: Tensor | None) -> None:
+        """Other patterns and values for these ids; they count as the newest from now on."""
+        with self._lock:
+            old = self.places_of(ids)
+            if len(set(ids.tolist())) < ids.numel():
+                raise ValueError("expected ids that are different, got some of them twice.")
+            self._append(patterns, values, ids)
+            self._live.removed.update(old.tolist())
+
+    def places_of(self, ids: Tensor) -> Tensor:
+        """The rows of these ids; a KeyError if one of them is not there."""
+        with self._lock:
+            places = self._places()
+            missing = [one for one in ids.tolist() if one not in places]
+            if missing:
+                raise KeyError(
+                    f"expected ids that are stored, got {missing[:5]} ({len(missing)} unknown)."
+                )
+            return torch.tensor(
+                [places[one] for one in ids.tolist()], dtype=torch.int64, device="cpu"
+            )
+
+    def fork(self) -> Store:
+        """A store of the same rows that can be changed without anybody seeing it."""
+        with self._lock:
+            twin = Store.__new__(Store)
+            twin.next_id, twin._place, twin._lock = self.next_id, None, threading.RLock()
+            twin._live = self._live._replace(removed=set(self._live.removed))
+            return twin
+
     def holds(self, one: int) -> bool:
         with self._lock:
             return one in self._places()
@@ -177,12 +253,16 @@ class Store:
             numbers.rows(total),
             None if kept is None else kept.rows(total),
             radius,
+            before.codec,
         )
+        index = live.snapshot.index_so_far
+        if index is not None:
+            index = index.extended(stored.rows) if radius == before.radius else None
         if self._place is not None:
             self._place.update(zip(ids.tolist(), range(used, used + count), strict=True))
         self.next_id = max(self.next_id, int(ids.max()) + 1) if count else self.next_id
         self._live = live._replace(
-            snapshot=Snapshot(stored, known), rows=rows, ids=numbers, values=kept
+            snapshot=Snapshot(stored, known, index), rows=rows, ids=numbers, values=kept
         )
 
     def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:
@@ -220,10 +300,16 @@ class Store:
         keep[list(self._live.removed)] = False
         there = keep.to(before.rows.device)
         values = None if before.values is None else before.values[there]
-        contents = Contents(before.rows[there], before.ids[keep], values, before.radius)
+        contents = Contents(
+            before.rows[there], before.ids[keep], values, before.radius, before.codec
+        )
         known = self._live.snapshot.separations_so_far
         self._place = None
-        self._live = _Live.of(contents, known.kept(keep[: known.delta.numel()]))
+        index = self._live.snapshot.index_so_far
+        if index is not None:
+            kept = keep.nonzero().flatten()
+            index = index.restricted(kept, contents.rows) if kept.numel() else None
+        self._live = _Live.of(contents, known.kept(keep[: known.delta.numel()]), index)
 
 
 def _lifted_blocks(patterns: Tensor, lengths: Tensor, radius: float) -> Iterator[Tensor]:

@@ -34,6 +34,15 @@ class StepperChoice:
         self._queries_seen = 0
         self._kept: tuple[int, IndexedStep] | None = None
 
+    @classmethod
+    def over(cls, index: ExactIndex, omega: Omega, state: State) -> StepperChoice:
+        """Steps through an index that was made before."""
+        choice = cls(index.memories, omega, state)
+        version = 0 if index.memories.is_inference() else index.memories._version
+        choice._kept = (version, IndexedStep(index, omega))
+        choice._queries_seen = index.memories.shape[1]  # nothing is left to plan
+        return choice
+
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_kept": None, "_queries_seen": 0}  # made again when needed
 

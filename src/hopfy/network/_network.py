@@ -19,6 +19,7 @@ from hopfy.network._retrieval import Retrieval
 from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import Step, Stepper
 from hopfy.omega import Omega, omega_from
+from hopfy.search import ExactIndex
 from hopfy.states import State, state_from
 from hopfy.theory import proves_fixed_point
 
@@ -76,6 +77,25 @@ class HopfieldNetwork:
         self._values = None if values is None else _checked_values(values, self._memories)
         self._state = _checked_state(state, self._omega)
         self._choice = StepperChoice(self._memories, self._omega, self._state)
+
+    @classmethod
+    def over(
+        cls, index: ExactIndex, omega: Omega | str = "sparsemax", beta: float = 1.0
+    ) -> HopfieldNetwork:
+        """A network of the memories of an index, which are not copied.
+
+        >>> import torch, hopfy
+        >>> index = hopfy.search.ExactIndex(torch.eye(3))
+        >>> hopfy.HopfieldNetwork.over(index, beta=2.0).update(torch.tensor([0.9, 0.1, 0.0]))
+        tensor([1., 0., 0.])
+        """
+        network = cls.__new__(cls)
+        network._memories, network._omega = index.memories, _checked_omega(omega)
+        check_parameter(beta, BETA)
+        network._beta, network._values = beta, None
+        network._state = _checked_state("euclidean", network._omega)
+        network._choice = StepperChoice.over(index, network._omega, network._state)
+        return network
 
     @property
     def memories(self) -> Tensor:

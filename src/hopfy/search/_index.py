@@ -194,6 +194,12 @@ class ExactIndex:
         """An index of the same memories that grows and shrinks on its own; nothing is copied."""
         return self._with(self._state)
 
+    def with_scratch(self, scratch: int) -> ExactIndex:
+        """The same index with another limit on the bytes that a search may use."""
+        index = self.copy()
+        index.scratch = int(as_positive(scratch, "scratch"))
+        return index
+
     def extended(self, memories: Tensor) -> ExactIndex:
         """An index of ``memories``, whose first rows are the present ones, unchanged.
 

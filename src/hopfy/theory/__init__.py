@@ -6,12 +6,13 @@ Prop. 2   `lead`, `separations`, `is_stationary`, `one_step`, `certified_radius`
 Prop. 3   `separated_capacity`, `random_capacity`
 Prop. 4   `has_structured_margin`
 Prop. 5   `association_separation`, `structured_radius`, `association_radius`, and the diameters
-proofs    `proves_fixed_point`, `exact_margin`: Props. 2 and 5 with rounding accounted for
+proofs    `proves_fixed_point`, `proves_with_index`, `exact_margin`: Props. 2 and 5, rounding included
 ========  =========================================================================================
 """
 
 from hopfy.theory._bounds import energy_bound
 from hopfy.theory._capacity import Capacity, random_capacity, separated_capacity
+from hopfy.theory._index_proof import proves_with_index
 from hopfy.theory._proof import exact_margin, proves_fixed_point
 from hopfy.theory._rounding import rounding_bound
 from hopfy.theory._separation import (
@@ -47,6 +48,7 @@ __all__ = [
     "lead",
     "one_step",
     "proves_fixed_point",
+    "proves_with_index",
     "random_capacity",
     "rounding_bound",
     "separated_capacity",

@@ -1,0 +1,173 @@
+"""From cues to recalled patterns, a bounded number of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hopfy.memory._fill import fill, start_scores, temperature_share
+from hopfy.memory._store import Contents
+from hopfy.network import HopfieldNetwork, Kind
+from hopfy.omega import Omega
+from hopfy.search import ExactIndex, Metric, SparseRows
+from hopfy.theory import proves_with_index
+
+__all__ = ["KINDS", "Engine", "Piece"]
+
+KINDS = tuple(Kind)
+_PATTERN, _METASTABLE, _MOVING = (
+    KINDS.index(kind) for kind in (Kind.PATTERN, Kind.METASTABLE, Kind.MOVING)
+)
+_MOST_QUERIES = 1024
+
+
+class Piece(NamedTuple):
+    """What some cues, at ``places``, led to; ``kinds`` are numbers in `KINDS`."""
+
+    places: Tensor
+    weights: SparseRows
+    certified: Tensor
+    kinds: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a recall works with: one state of the memory and the network on it.
+
+    ``index`` is None where none can be used (softmax, other devices).
+    """
+
+    contents: Contents
+    network: HopfieldNetwork
+    index: ExactIndex | None
+    scratch: int
+    max_steps: int
+
+    @property
+    def omega(self) -> Omega:
+        return self.network.omega
+
+    def pieces(self, cues: Tensor, known: Tensor | None) -> Iterator[Piece]:
+        """What the cues (Q, D) lead to, where ``known`` (Q, D), each part within the scratch."""
+        places = torch.arange(cues.shape[0], device=cues.device)
+        if known is None:
+            yield from self._complete(cues, places)
+            return
+        whole = known.all(-1)
+        if bool(whole.any()):
+            yield from self._complete(cues[whole], places[whole])
+        if not bool(whole.all()):
+            yield from self._incomplete(cues[~whole], known[~whole], places[~whole])
+
+    # ------------------------------------------------------------------ complete cues
+
+    def _complete(self, cues: Tensor, places: Tensor) -> Iterator[Piece]:
+        """The first step compares by distance (or by inner product); most cues need no other."""
+        if self.index is None:
+            yield from self._by_blocks(cues, torch.ones_like(cues, dtype=torch.bool), places)
+            return
+        lifted = self.contents.radius is not None
+        metric: Metric = "euclidean" if lifted else "inner"
+        beta = float(self.network.beta)
+        for some, weights in self.index.parts(cues, self.omega, beta, metric=metric):
+            done = self._proven(weights)
+            if bool(done.any()):
+                yield _certain(places[some[done]], weights.take(done.nonzero().flatten()))
+            left = (~done).nonzero().flatten()
+            if not left.numel():
+                continue
+            states = cues[some[left]]
+            if lifted:
+                heights = weights.take(left).matmul(self.contents.rows)[:, -1:]
+                states = torch.cat([states, heights], 1)
+            yield from self._released(states, places[some[left]])
+
+    def _proven(self, weights: SparseRows) -> Tensor:
+        """Which rows are single patterns that are proven to be fixed points."""
+        alone = weights.counts == 1
+        if self.index is None or self.omega.exact_margin(1) is None or not bool(alone.any()):
+            return torch.zeros_like(alone)
+        members = weights.indices[weights.offsets[:-1][alone]]
+        patterns, back = torch.unique(members, return_inverse=True)
+        beta = torch.full(patterns.shape, float(self.network.beta), dtype=torch.float64)
+        proven = proves_with_index(self.index, patterns.unsqueeze(1), self.omega, beta)
+        alone[alone.clone()] = proven[back]
+        return alone
+
+    def _released(self, states: Tensor, places: Tensor) -> Iterator[Piece]:
+        """The whole network goes on from these states (Q, W)."""
+        size = max(1, min(_MOST_QUERIES, self.scratch // (48 * self.contents.rows.shape[0])))
+        for some in torch.split(torch.arange(states.shape[0], device=states.device), size):
+            if not some.numel():
+                continue
+            found = self.network.retrieve(states[some], max_steps=self.max_steps)
+            weights = found.support
+            if weights is None:
+                weights = SparseRows.from_dense(found.weights.reshape(some.numel(), -1))
+            kinds = torch.tensor([KINDS.index(kind) for kind in found.kind], device=states.device)
+            yield Piece(places[some], weights, found.certified, kinds, found.steps)
+
+    # ------------------------------------------------------------------ incomplete cues
+
+    def _incomplete(self, cues: Tensor, known: Tensor, places: Tensor) -> Iterator[Piece]:
+        if self.index is None:
+            yield from self._by_blocks(cues, known, places)
+            return
+        cues, known = self._with_lift(cues, known)
+        held = cues.masked_fill(~known, 0.0)
+        beta = float(self.network.beta) * temperature_share(known)
+        same = bool((known == known[:1]).all())
+        mask = known[:1].contiguous() if same else known.contiguous()
+        for some, weights in self.index.parts(held, self.omega, beta, known=mask):
+            yield from self._filled(held[some], known[some], weights, places[some])
+
+    def _filled(
+        self, held: Tensor, known: Tensor, weights: SparseRows, places: Tensor
+    ) -> Iterator[Piece]:
+        filled = fill(held, known, weights, self.network, self.max_steps)
+        mixed = filled.weights.counts > 1
+        yield from self._released(filled.states[~mixed], places[~mixed])
+        if bool(mixed.any()):
+            kinds = torch.where(filled.settled[mixed], _METASTABLE, _MOVING)
+            none = torch.zeros_like(kinds)
+            rows = filled.weights.take(mixed.nonzero().flatten())
+            yield Piece(places[mixed], rows, none.bool(), kinds, none)
+
+    def _with_lift(self, cues: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        if self.contents.radius is None:
+            return cues, known
+        pad = torch.nn.functional.pad  # a cue says nothing about the lift
+        return pad(cues, (0, 1)), pad(known, (0, 1), value=False)
+
+    # ------------------------------------------------------------------ without an index
+
+    def _by_blocks(self, cues: Tensor, known: Tensor, places: Tensor) -> Iterator[Piece]:
+        """Whole rows of scores, as many cues at a time as the scratch memory allows."""
+        rows = self.contents.rows
+        size = max(1, self.scratch // (64 * rows.shape[0]))
+        cues, known = self._with_lift(cues, known)
+        for some in torch.split(torch.arange(cues.shape[0], device=cues.device), size):
+            part, own = cues[some], known[some]
+            if bool(own.all()):
+                yield from self._released(part, places[some])
+                continue
+            held = part.masked_fill(~own, 0.0)
+            lacking = ~own[:, : self.contents.patterns.shape[1]].all(-1)
+            share = torch.where(lacking, temperature_share(own), 1.0).unsqueeze(1)
+            scores = start_scores(held, own, rows).mul_(float(self.network.beta) * share)
+            weights = SparseRows.from_dense(self.omega(scores))
+            if bool(lacking.all()):
+                yield from self._filled(held, own, weights, places[some])
+            else:
+                states = torch.where(own, held, weights.to(rows.dtype).matmul(rows))
+                yield from self._released(states, places[some])
+
+
+def _certain(places: Tensor, weights: SparseRows) -> Piece:
+    kinds = torch.full_like(weights.counts, _PATTERN)
+    return Piece(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
