@@ -42,7 +42,7 @@ def test_everything_is_there_after_closing_and_opening(path):
         with memory.batch():
             memory.add(2 * torch.eye(3), values="all", ids=[10, 11, 12])
             memory.remove([11])
-        with pytest.raises(KeyError), memory.batch():
+        with pytest.raises(KeyError), memory.batch():  # noqa: PT012
             memory.add(torch.ones(1, 3), values="never")
             memory.remove([99])
         memory.add(torch.ones(1, 3), values="late")
@@ -114,7 +114,7 @@ def test_damage_in_the_middle_is_an_error_that_loses_nothing(path):
         spoiled = bytearray(raw)
         spoiled[place] ^= 0xFF
         journal.write_bytes(spoiled)
-        with pytest.raises(ValueError, match="expected .* to be a sound journal"):
+        with pytest.raises(ValueError, match=r"expected .* to be a sound journal"):
             AssociativeMemory.open(path)
         assert journal.read_bytes() == spoiled
     journal.write_bytes(raw)

@@ -19,7 +19,7 @@ from hopfy.search._candidates import best_first, rows_of, weights_of
 from hopfy.search._find import SCRATCH, find
 from hopfy.search._problem import Problem, reach_of
 from hopfy.search._sparse_rows import SparseRows
-from hopfy.search._state import State
+from hopfy.search._state import ProvenLeads, State
 from hopfy.search._whole_rows import softmax_mix, whole_weights
 
 __all__ = ["ExactIndex", "Metric", "Top", "Update"]
@@ -450,6 +450,10 @@ class ExactIndex:
         outside = (near.indices.unsqueeze(1) != members[row]).all(1)
         near = near.with_values(near.values - edge[row]).kept(outside)
         return near, slack
+
+    def proven_leads(self) -> ProvenLeads:
+        """What is known about the leads of single memories; whoever proves something adds to it."""
+        return self._state.proven_leads()
 
     @torch.no_grad()
     def separations(self, kept: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from hopfy.search._principal import Principal, leading_frame
 from hopfy.search._problem import TIES, Problem
 from hopfy.search._sweep import Rows
 
-__all__ = ["State"]
+__all__ = ["ProvenLeads", "State"]
 
 _GUARDED_QUERIES, _GUARDED_MEMORIES = 16, 4096
 _CROWDED = 2
@@ -33,6 +33,13 @@ class _Bias(NamedTuple):
     values: Tensor
     error: Tensor
     lift: float
+
+
+class ProvenLeads(NamedTuple):
+    """For each memory the largest lead that was proven and the smallest that was refuted."""
+
+    proven: Tensor
+    refuted: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +160,8 @@ class State:
         alive = self.memories.new_ones(self.stored, dtype=torch.uint8)
         alive = alive if self.alive is None else self.alive.clone()
         alive[places] = 0
-        return replace(self, alive=alive, _lock=threading.Lock())
+        derived = {key: made for key, made in self._derived.items() if key != "leads"}
+        return replace(self, alive=alive, _derived=derived, _lock=threading.Lock())
 
     def restricted(self, kept: Tensor, memories: Tensor | None = None) -> State:
         """Only the rows ``kept``, increasing; ``memories`` are ``self.memories[kept]`` if given."""
@@ -249,6 +257,15 @@ class State:
                 self._derived["euclidean"] = self._make_bias()
             bias: _Bias = self._derived["euclidean"]
             return bias
+
+    def proven_leads(self) -> ProvenLeads:
+        """(N,) float64 each, at first minus and plus infinity."""
+        with self._lock:
+            if "leads" not in self._derived:
+                none = torch.full((self.stored,), torch.inf, dtype=torch.float64, device="cpu")
+                self._derived["leads"] = ProvenLeads(-none, none)
+            leads: ProvenLeads = self._derived["leads"]
+            return leads
 
     def principal_for(self, problem: Problem) -> Principal | None:
         """The principal directions that may help with a problem.

@@ -16,18 +16,37 @@ def proves_with_index(index: ExactIndex, members: Tensor, omega: Omega, beta: Te
     """`proves_fixed_point` for sets ``members`` (P, k) of rows of an index, at ``beta`` (P,).
 
     One search decides most sets: nothing comes within the margin of their members, or something
-    clearly does. What is too close for float64 is settled in rational arithmetic.
+    clearly does. What is too close for float64 is settled in rational arithmetic. The index remembers
+    what was decided about single patterns.
     """
     margin = exact_margin(omega, members.shape[1])
-    memories = index.memories
     if margin is None or members.shape[0] == 0:
-        return proves_fixed_point(memories, members, omega, beta)
-    rivals, slack = index.rivals(members, float(margin) / beta)
+        return proves_fixed_point(index.memories, members, omega, beta)
+    lead = float(margin) / beta
+    if members.shape[1] > 1:
+        return _searched(index, members, omega, beta, lead)
+    # What was decided once is remembered: a proof holds for every smaller lead.
+    known, one = index.proven_leads(), members[:, 0]
+    proven = known.proven[one] >= lead
+    asked = (~proven & (known.refuted[one] > lead)).nonzero().flatten()
+    if asked.numel():
+        found = _searched(index, members[asked], omega, beta[asked], lead[asked])
+        proven[asked] = found
+        yes, no = asked[found], asked[~found]
+        known.proven[one[yes]] = torch.maximum(known.proven[one[yes]], lead[yes])
+        known.refuted[one[no]] = torch.minimum(known.refuted[one[no]], lead[no])
+    return proven
+
+
+def _searched(
+    index: ExactIndex, members: Tensor, omega: Omega, beta: Tensor, lead: Tensor
+) -> Tensor:
+    rivals, slack = index.rivals(members, lead)
     row = rivals.row_of_entry
     refuted = torch.zeros_like(beta, dtype=torch.bool)
     refuted[row[rivals.values > slack[row]]] = True
     proven = rivals.counts == 0
     rest = (~proven & ~refuted).nonzero().flatten()
     if rest.numel():
-        proven[rest] = proves_fixed_point(memories, members[rest], omega, beta[rest])
+        proven[rest] = proves_fixed_point(index.memories, members[rest], omega, beta[rest])
     return proven
