@@ -145,7 +145,7 @@ def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:
     query, key, value = inputs.query * inputs.scale, inputs.key, inputs.value
     if inputs.repeat > 1:  # the rows of all heads that share a key head stand below each other
         query = _folded(query, inputs.repeat)
-    scores = query @ key.mT
+    scores = query @ key.transpose(-2, -1)
     if inputs.repeat > 1:
         scores = scores.reshape(shape)
     if inputs.bias is not None:

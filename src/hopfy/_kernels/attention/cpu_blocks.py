@@ -151,8 +151,8 @@ def _small_forward(
     for number, block in enumerate(state.blocks):
         weights = _dense_weights(kernels, queries, keys, state, block)
         state.supports.append(weights)
-        few = int(weights.count_nonzero()) * 8 < weights.numel()
-        if few and not state.dropout and values.numel() >= _FEW_VALUES:
+        worth_it = values.numel() >= _FEW_VALUES and not state.dropout
+        if worth_it and int(weights.count_nonzero()) * 8 < weights.numel():
             found = _picked(kernels, weights.clone(), block)
             part = _compacted(kernels, found, None, 0.0)
             _gather(kernels, part, values, output, state.first(block))
@@ -173,6 +173,10 @@ def backward(
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
     kernels = state.kernels
     inputs = queries, keys, values
+    if len(state.blocks) == 1 and isinstance(state.supports[0], Tensor):
+        block = state.blocks[0]
+        if block.a == 0 and block.b == keys.shape[1] and not (state.dropout or wanted):
+            return _whole_backward(state.supports[0], inputs, cotangent, state)
     gradients = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
     in_parameter = torch.zeros(queries.shape[:2] if wanted else (0,), dtype=torch.float64)
     support = _joined(state)
@@ -479,6 +483,22 @@ def _joined(state: State) -> Support | None:
         torch.cat([getattr(part, name) for part in kept]) for name in ("weights", "columns", "kept")
     )
     return Support(weights, columns, _edges(torch.cat(counts)), factors)
+
+
+@torch.no_grad()
+def _whole_backward(
+    weights: Tensor, inputs: tuple[Tensor, Tensor, Tensor], cotangent: Tensor, state: State
+) -> tuple[Tensor, Tensor, Tensor, None]:
+    """Gradients where one block holds everything, all weights kept."""
+    q, k, v = inputs
+    view = weights.view(q.shape[0], q.shape[1], -1)
+    parameter = state.family.parameter
+    if parameter.ndim:
+        parameter = parameter.reshape(-1, 1)
+    along = torch.bmm(cotangent, v.mT).view_as(weights)
+    through = MAPS[state.family.kind].vjp(weights, parameter, along).view_as(view)
+    through = through.mul_(state.scale)
+    return torch.bmm(through, k), torch.bmm(through.mT, q), torch.bmm(view.mT, cotangent), None
 
 
 def _dense_backward(
