@@ -31,8 +31,11 @@ def is_compiling() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether `torch.jit.trace` (or an ONNX export) records the operations that run now."""
-    return torch._C._get_tracing_state() is not None
+    """Whether `torch.jit.trace` or an ONNX export records the operations that run now.
+
+    Neither can keep an operator of ours: they want plain torch.
+    """
+    return torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
 
 
 def transforms_are_active() -> bool:

@@ -57,7 +57,7 @@ def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
     operator = _operator(name, solve, gradients)
 
     def apply(scores: Tensor, parameter: Tensor) -> Tensor:
-        if is_compiling():
+        if is_compiling() and not torch.onnx.is_in_onnx_export():
             weights = operator(scores, parameter)
         elif transforms_are_active() or forward_mode_is_active():
             weights = transformable.apply(scores, parameter)
