@@ -19,6 +19,8 @@ from hopfy.structures import (
     AtMostOne,
     Budget,
     Chain,
+    Configurations,
+    Dense,
     Factor,
     FactorGraph,
     KSubsets,
@@ -30,6 +32,7 @@ from hopfy.structures import (
     SequentialKSubsets,
     Tree,
     Xor,
+    values,
 )
 from judges import structures as judge
 
@@ -50,6 +53,9 @@ def _listed(factor: Factor) -> tuple[np.ndarray, np.ndarray]:
         counts = range(n + 1) if structure.k is None else range(structure.k, structure.k + 1)  # type: ignore[attr-defined]
         bits = judge.subsets(n, counts)
         return bits.numpy(), judge.edge_tables(bits).numpy()
+    if isinstance(structure, Configurations):
+        listed, terms = _listed_configurations(structure.sizes)
+        return listed.numpy(), terms.numpy()
     if isinstance(structure, Matching):
         bits = judge.matchings(*factor.shape).flatten(1)
     elif isinstance(factor, Or):
@@ -285,3 +291,134 @@ def test_bad_graphs_are_explained() -> None:
                 FactorGraph([Sequence([0, 1, 2], k=2)]),
                 mask=torch.tensor([[True, True, True], [True, False, False]]),
             )
+
+
+def _listed_configurations(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Every configuration as one-hot values side by side, and as one bit among all of them."""
+    every = list(itertools.product(*(range(size) for size in sizes)))
+    bits = [
+        torch.cat([torch.eye(size)[value] for size, value in zip(sizes, one, strict=True)])
+        for one in every
+    ]
+    return torch.stack(bits).double(), torch.eye(len(every)).double()
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3), (3, 2, 2), (1, 4), (2, 2, 2, 2)])
+def test_a_dense_factor_is_the_quadratic_programme_over_all_configurations(
+    sizes: tuple[int, ...],
+) -> None:
+    bits, terms = _listed_configurations(sizes)
+    for scale in (0.3, 1.0, 3.0):
+        scores = torch.randn(sum(sizes), dtype=torch.float64) * scale
+        table = torch.randn(sizes, dtype=torch.float64)
+        graph = FactorGraph([Dense(values(*sizes), table)])
+        solution = F.sparsemap_solution(scores, graph)
+        wanted, objective = judge.qp(bits, terms, scores, table.flatten())
+        torch.testing.assert_close(solution.marginals, wanted, atol=2e-5, rtol=0)
+        reached = scores @ solution.marginals - solution.marginals.square().sum() / 2
+        reached = reached + (table.flatten() * solution.factor_marginals.flatten()).sum()
+        torch.testing.assert_close(float(reached), objective, atol=1e-7, rtol=1e-7)
+        alone = F.sparsemap(scores, Configurations(sizes, table))
+        torch.testing.assert_close(alone, solution.marginals)
+        best = bits[(bits @ scores + terms @ table.flatten()).argmax()]
+        assert torch.equal(graph.argmax(scores), best)
+
+
+def _dense_graph(tables: list[Tensor]) -> tuple[int, FactorGraph, list[tuple[int, ...]]]:
+    """Three variables with 3, 2 and 3 values in a loop, and logic over some of their values."""
+    a, b, c = values(3, 2, 3)
+    pairs = [Dense([a, b], tables[0]), Dense([b, c], tables[1]), Dense([a, c], tables[2])]
+    logic = [AtMostOne([0, 3]), Or([1, 7, 8])]
+    return 9, FactorGraph([*pairs, *logic]), [(3, 2), (2, 3), (3, 3)]
+
+
+def test_dense_factors_beside_logic_reach_the_optimum_of_the_local_polytope() -> None:
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        shapes = [(3, 2), (2, 3), (3, 3)]
+        tables = [torch.randn(s, generator=draw, dtype=torch.float64) for s in shapes]
+        size, graph, _ = _dense_graph(tables)
+        scores = torch.randn(2, size, generator=draw, dtype=torch.float64)
+        solution = F.sparsemap_solution(scores, graph)
+        assert solution.converged.all()
+        for row in range(2):
+            wanted, _ = local_polytope(scores[row], graph)
+            torch.testing.assert_close(solution.marginals[row], wanted, atol=2e-5, rtol=0)
+
+
+def test_gradients_in_the_tables_of_dense_factors() -> None:
+    torch.manual_seed(7)
+    shapes = [(3, 2), (2, 3), (3, 3)]
+    tables = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
+    scores = torch.randn(9, dtype=torch.float64).requires_grad_()
+
+    def predict(theta: Tensor, *scored: Tensor) -> tuple[Tensor, Tensor]:
+        solution = F.sparsemap_solution(theta, _dense_graph(list(scored))[1])
+        return solution.marginals, solution.factor_marginals
+
+    assert torch.autograd.gradcheck(predict, (scores, *tables))
+    grads = torch.autograd.grad(predict(scores, *tables)[0].square().sum(), tables)
+    assert max(float(grad.abs().max()) for grad in grads) > 1e-3
+
+
+def test_dense_factors_know_masks_forbidden_configurations_and_rows() -> None:
+    table = torch.randn(2, 3, 2, dtype=torch.float64)
+    scores = torch.randn(2, 5, dtype=torch.float64)
+    graph = FactorGraph([Dense(values(3, 2), table)])
+    together = F.sparsemap(scores, graph)
+    for row in range(2):
+        alone = FactorGraph([Dense(values(3, 2), table[row])])
+        torch.testing.assert_close(together[row], F.sparsemap(scores[row], alone))
+    mask = torch.tensor([True, False, True, True, True])
+    masked = F.sparsemap(scores[0], FactorGraph([Dense(values(3, 2), table[0])]), mask=mask)
+    smaller = FactorGraph([Dense(values(2, 2), table[0][[0, 2]])])
+    torch.testing.assert_close(masked[mask], F.sparsemap(scores[0][mask], smaller))
+    # A variable that is not there takes the table with it.
+    gone = torch.tensor([True, True, True, False, False])
+    left = F.sparsemap(scores[0], FactorGraph([Dense(values(3, 2), table[0])]), mask=gone)
+    torch.testing.assert_close(left[:3], F.sparsemax(scores[0, :3]))
+    forbidden = torch.zeros(2, 2, dtype=torch.float64)
+    forbidden[0, 0] = -torch.inf
+    weights = F.sparsemap_solution(
+        torch.tensor([5.0, 0.0, 5.0, 0.0]), Configurations((2, 2), forbidden)
+    )
+    assert float(weights.factor_marginals[0, 0]) == 0
+    with pytest.raises(ValueError, match=r"table of shape \(3, 2\)"):
+        F.sparsemap(scores, FactorGraph([Dense(values(3, 2), torch.zeros(4, 2))]))
+    with pytest.raises(ValueError, match="at least one value each"):
+        Dense([range(2), []])
+    with pytest.raises(ValueError, match="5 scores for Configurations"):
+        F.sparsemap(torch.zeros(4), Configurations((3, 2)))
+
+
+def test_loss_of_a_dense_factor() -> None:
+    table = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    omega = SparseMAP(FactorGraph([Dense(values(3, 2), table)]))
+    scores = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    loss = omega.loss(scores, target)
+    wanted = omega.conjugate(scores) + 1.0 - scores @ target - table[1, 0]
+    torch.testing.assert_close(loss, wanted)
+    by_scores, by_table = torch.autograd.grad(loss, (scores, table))
+    torch.testing.assert_close(by_scores, (omega(scores) - target).detach())
+    assert by_table[1, 0] < 0
+
+
+def test_the_two_conventions_of_sequences_are_related_exactly() -> None:
+    """`F.sequential_ksubsets` counts both states of a bit, a factor graph counts the bit.
+
+    With the first one's regularizer twice the second's, up to a constant, scores and transitions
+    of the graph are half of those of the map; for transitions as numbers and as tables.
+    """
+    scores = torch.randn(4, 7, dtype=torch.float64) * 2
+    for transition in (
+        torch.tensor(0.8).double(),
+        torch.randn(6, dtype=torch.float64),
+        torch.randn(6, 2, 2, dtype=torch.float64),
+    ):
+        wanted = F.sequential_ksubsets(scores, 3, transition)
+        graph = FactorGraph([Sequence(range(7), transition / 2, k=3)])
+        torch.testing.assert_close(F.sparsemap(scores / 2, graph), wanted, rtol=0, atol=1e-9)
+        # The regularizers themselves: 2 * graph's - k = the map's, where |y| = k.
+        by_map, by_graph = SparseMAP(SequentialKSubsets(3, transition)), SparseMAP(graph)
+        torch.testing.assert_close(by_map.value(wanted), 2 * by_graph.value(wanted) - 3)

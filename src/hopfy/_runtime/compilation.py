@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopfy._runtime.backends import compiled, runs_compiled
+from hopfy._runtime.backends import compiled, numba_is_available, runs_compiled
 from hopfy._runtime.kernel_cache import KernelCache
 
 __all__ = ["compiled", "inlined", "jit", "part", "runs_compiled"]
@@ -34,9 +34,14 @@ _OPTIONS: dict[str, Any] = {
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a kernel that Python calls; the machine code is kept in a `KernelCache`."""
+    """Compile a kernel that Python calls; the machine code is kept in a `KernelCache`.
+
+    Without numba the function stays as it is: slow Python.
+    """
     if function is None:
         return lambda f: jit(f, **options)
+    if not numba_is_available():
+        return function
     import numba
 
     dispatcher = numba.njit(**(_OPTIONS | options))(function)
@@ -48,6 +53,8 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a function that only compiled code calls: it has no entry point from Python."""
     if function is None:
         return lambda f: part(f, **options)
+    if not numba_is_available():
+        return function
     import numba
 
     return numba.njit(**(_OPTIONS | {"no_cpython_wrapper": True} | options))(function)

@@ -27,7 +27,9 @@ def sequential_ksubsets(
 
     over all mixtures of subsets of k entries (Example 2), where :math:`z_i` is the probability that
     entries i and i + 1 are both selected. Every bit counts in both of its states, so
-    ``sequential_ksubsets(scores, k, 0.0) == ksubsets(scores / 2, k)``.
+    ``sequential_ksubsets(scores, k, 0.0) == ksubsets(scores / 2, k)``. A
+    `hopfy.structures.FactorGraph` counts each bit once: there the same map has half the scores and
+    half the transition (see `hopfy.structures.Sequence`).
 
     The map first relaxes the problem, in O(N), and proves that the relaxed solution is a mixture of
     subsets; that nearly always succeeds if the row is long and the transition moderate. Otherwise

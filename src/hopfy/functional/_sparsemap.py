@@ -184,7 +184,8 @@ def _solve(
     theta_f = rows.factor_scores[which] / structure.curvature
     problem = rows.detached().take(which.cpu())
     problem = problem._replace(
-        scores=theta.detach().cpu().reshape(-1, *event), factor_scores=theta_f.detach().cpu()
+        scores=theta.detach().cpu().reshape(len(theta), *event),
+        factor_scores=theta_f.detach().cpu(),
     )
     found: ActiveSet | JointSet
     if structure.is_factor_graph:
@@ -232,7 +233,7 @@ def _active_sets(
     shape, theta = problem.scores.shape[1:], problem.scores.flatten(1)
 
     def best(rows: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        bits, factors = structure.oracle(problem.take(rows, scores.reshape(-1, *shape)))
+        bits, factors = structure.oracle(problem.take(rows, scores.reshape(len(scores), *shape)))
         return bits.flatten(1), factors
 
     if theta.shape[0] == 0:

@@ -2,15 +2,18 @@
 
 from hopfy.structures._base import Rows, Structure
 from hopfy.structures._chain import Chain
+from hopfy.structures._configurations import Configurations
 from hopfy.structures._factor_graph import (
     AtMostOne,
     Budget,
+    Dense,
     Factor,
     FactorGraph,
     Or,
     Pair,
     Sequence,
     Xor,
+    values,
 )
 from hopfy.structures._grid import Grid
 from hopfy.structures._ksubsets import AtMostK, KSubsets
@@ -24,6 +27,8 @@ __all__ = [
     "AtMostOne",
     "Budget",
     "Chain",
+    "Configurations",
+    "Dense",
     "Factor",
     "FactorGraph",
     "Grid",
@@ -38,4 +43,5 @@ __all__ = [
     "Structure",
     "Tree",
     "Xor",
+    "values",
 ]

@@ -214,16 +214,20 @@ class Structure(Described, ABC):
     def argmax(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best structure (MAP) of each row, as zeros and ones like the scores.
 
-        Rows with nothing to select give zeros.
+        Rows with nothing to select give zeros; NaN or +inf make their own row NaN.
         """
         scores = masked(scores, mask)
         rows = self.rows(scores.detach()).detached()
-        live = (rows.scores > -torch.inf).flatten(1).any(1)
+        whole = torch.cat([rows.scores.flatten(1), rows.factor_scores], 1)
+        spoiled = (whole.isnan() | (whole == torch.inf)).any(1)
+        live = (rows.scores > -torch.inf).flatten(1).any(1) & ~spoiled
         bits = torch.zeros(rows.scores.shape, dtype=torch.int8, device="cpu")
         if bool(live.any()):
             rows = rows.take(live.nonzero()[:, 0])
-            bits[live] = self.feasible(rows, self.oracle(rows))[0]
-        return bits.reshape(scores.shape).to(scores)
+            bits[live] = self.feasible(rows, self.oracle(rows))[0].reshape(bits[live].shape)
+        found = bits.to(scores)
+        found[spoiled] = torch.nan
+        return found.reshape(scores.shape)
 
     def feasible(self, rows: Rows, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """What the oracle found, or a sentence about the first row that has no structure."""

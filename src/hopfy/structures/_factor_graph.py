@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from hopfy.structures._at_least_one import AtLeastOne
 from hopfy.structures._base import Rows, Structure, flat_rows
+from hopfy.structures._configurations import Configurations
 from hopfy.structures._ksubsets import AtMostK, KSubsets
 from hopfy.structures._sequential import Bits
 
-__all__ = ["AtMostOne", "Budget", "Factor", "FactorGraph", "Or", "Pair", "Sequence", "Xor"]
+__all__ = [
+    "AtMostOne",
+    "Budget",
+    "Dense",
+    "Factor",
+    "FactorGraph",
+    "Or",
+    "Pair",
+    "Sequence",
+    "Xor",
+    "values",
+]
 
 
 class Factor:
@@ -106,10 +119,52 @@ class Pair(Factor):
         super().__init__(Bits(transition=score), (first, second))
 
 
+class Dense(Factor):
+    r"""A score for every configuration of a few variables with several values each (App. C).
+
+    Args:
+        variables: for each variable v the entries of its :math:`N_v` values among the scores, for
+            instance from `values`.
+        table: (:math:`N_1, N_2, \ldots`) scores of the configurations; leading dimensions broadcast over
+            the rows, and a tensor gets gradients. -inf forbids a configuration.
+
+    Each variable takes exactly one value. Other factors can cover all its values, or some: they are
+    entries like all others.
+
+    >>> import torch, hopfy
+    >>> from hopfy import functional as F
+    >>> from hopfy.structures import Dense, FactorGraph, values
+    >>> tense, person = values(3, 2)
+    >>> table = torch.tensor([[0.0, 0.5], [0.5, 0.0], [0.0, 0.0]])
+    >>> graph = FactorGraph([Dense([tense, person], table)])
+    >>> F.sparsemap(torch.tensor([0.4, 0.3, 0.0, 0.2, 0.1]), graph)
+    tensor([0.5000, 0.5000, 0.0000, 0.5000, 0.5000])
+    """
+
+    def __init__(self, variables: Iterable[Iterable[int]], table: float | Tensor = 0.0) -> None:
+        groups = [tuple(int(entry) for entry in variable) for variable in variables]
+        structure = Configurations(tuple(len(group) for group in groups), table)
+        super().__init__(structure, (entry for group in groups for entry in group))
+
+
+def values(*sizes: int) -> list[range]:
+    """The entries of variables with ``sizes`` values each, one variable after the other.
+
+    >>> from hopfy.structures import values
+    >>> values(3, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    ends = list(accumulate(sizes, initial=0))
+    return [range(begin, end) for begin, end in pairwise(ends)]
+
+
 class Sequence(Factor):
     """Scores for neighbours along the given order of variables, with exactly k on if k is given.
 
-    ``transition`` is what `SequentialKSubsets` takes.
+    ``transition`` is what `SequentialKSubsets` takes. A factor graph counts each bit once, the map
+    `hopfy.functional.sequential_ksubsets` counts both states of a bit, which doubles the regularizer:
+    ``F.sequential_ksubsets(scores, k, t)`` is ``F.sparsemap(scores / 2, FactorGraph([Sequence(range(N),
+    t / 2, k)]))``.
     """
 
     def __init__(

@@ -45,6 +45,8 @@ def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
     """The budget of every row as integers shaped like the batch; at most the number of entries."""
     batch, size = scores.shape[:-1], scores.shape[-1]
     budget = torch.as_tensor(k, device="cpu").detach().cpu()
+    if budget.is_floating_point():
+        budget = torch.where(budget == math.inf, float(size), budget)  # as many as there are
     if budget.is_floating_point() and not bool((budget == budget.round()).all()):
         raise ValueError(f"expected {name} with a whole number k to have structures, got k={k}.")
     if budget.ndim == len(batch) + 1 and budget.shape[-1] == 1:
@@ -56,6 +58,16 @@ def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
             f"expected the k of {name} to broadcast over the rows {tuple(batch)} of scores with "
             f"shape {tuple(scores.shape)} ({size} entries each), got shape {tuple(budget.shape)}."
         ) from None
+
+
+def check_whole(k: float | Tensor, name: str) -> None:
+    """Exactly k entries: no row has infinitely many."""
+    check_parameter(k, SUBSET_SIZE)
+    if bool((torch.as_tensor(k) == math.inf).any()):
+        raise ValueError(
+            f"expected the k of {name} to be at most the number of entries, got inf; AtMostK(inf) "
+            "selects any number of them."
+        )
 
 
 def _check_budget(budget: Tensor, size: int, name: str) -> None:
@@ -84,7 +96,7 @@ class KSubsets(Structure):
     family = "subsets"
 
     def __post_init__(self) -> None:
-        check_parameter(self.k, SUBSET_SIZE)
+        check_whole(self.k, "KSubsets")
 
     @property
     def name(self) -> str:

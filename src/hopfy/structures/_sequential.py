@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import SUBSET_SIZE, check_parameter, masked, number_of
+from hopfy._checks import masked, number_of
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows
-from hopfy.structures._ksubsets import budget_rows, clipped, mass_outside
+from hopfy.structures._ksubsets import budget_rows, check_whole, clipped, mass_outside
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,7 +143,7 @@ class SequentialKSubsets(Bits):
     family = "sequential-subsets"
 
     def __post_init__(self) -> None:
-        check_parameter(self.k, SUBSET_SIZE)
+        check_whole(self.budget, "SequentialKSubsets")
 
     @property
     def name(self) -> str:

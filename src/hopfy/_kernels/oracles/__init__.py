@@ -6,12 +6,12 @@ entry with score -inf is never selected; a row without a feasible structure is a
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from hopfy._runtime.compilation import compiled
 from hopfy._runtime.threads import over_rows
 
 __all__ = ["assignment", "bits", "chain", "top", "tree"]
@@ -21,13 +21,8 @@ _STEP = 4
 
 
 def _loops(name: str) -> ModuleType:
-    loops = compiled(name)
-    if loops is None:
-        raise ImportError(
-            "expected numba, which searches for the best structure, to be installed; "
-            "install it with `pip install numba`."
-        )
-    return loops
+    """The searches: compiled, or plain Python where numba is missing."""
+    return importlib.import_module(f"hopfy._kernels.oracles.{name}")
 
 
 def top(scores: Tensor, k: Tensor) -> Tensor:
@@ -43,7 +38,7 @@ def bits(scores: Tensor, tables: Tensor, budget: Tensor) -> Tensor:
     found = torch.empty(scores.shape, dtype=torch.int8, device="cpu")
     work = scores.numel() * (2 + int(budget.max()) if budget.numel() else 1) * _STEP
     over_rows(
-        _loops("oracles.viterbi").best_bits,
+        _loops("viterbi").best_bits,
         scores.shape[0],
         work,
         scores.contiguous().numpy(),
@@ -58,7 +53,7 @@ def chain(scores: Tensor, transition: Tensor) -> Tensor:
     """One-hot states (R, N, S) of scores (R, N, S) and transitions (R, N - 1, S, S)."""
     path = torch.empty(scores.shape[:2], dtype=torch.long, device="cpu")
     over_rows(
-        _loops("oracles.viterbi").best_path,
+        _loops("viterbi").best_path,
         scores.shape[0],
         scores.numel() * scores.shape[-1],
         scores.contiguous().numpy(),
@@ -70,7 +65,7 @@ def chain(scores: Tensor, transition: Tensor) -> Tensor:
 
 def tree(scores: Tensor, *, projective: bool, single_root: bool) -> Tensor:
     """Arcs (R, n, n): row = dependent, column = head, diagonal = arc from the root."""
-    loops = _loops("oracles.trees")
+    loops = _loops("trees")
     heads = torch.empty(scores.shape[:2], dtype=torch.long, device="cpu")
     over_rows(
         loops.best_projective if projective else loops.best_arborescence,
@@ -90,7 +85,7 @@ def assignment(scores: Tensor) -> Tensor:
     """Matchings (R, m, n) in which the smaller side is matched in full."""
     found = torch.empty(scores.shape, dtype=torch.int8, device="cpu")
     over_rows(
-        _loops("oracles.matchings").best_assignment,
+        _loops("matchings").best_assignment,
         scores.shape[0],
         scores.numel() * scores.shape[-1],
         scores.contiguous().numpy(),
