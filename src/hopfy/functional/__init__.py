@@ -7,6 +7,7 @@ row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only
 
 from hopfy.functional._at_most_k import at_most_k
 from hopfy.functional._attention import attention
+from hopfy.functional._chain import chain_marginals
 from hopfy.functional._entmax import entmax, sparsemax
 from hopfy.functional._fusedmax import fusedmax
 from hopfy.functional._ksubsets import ksubsets
@@ -21,6 +22,7 @@ __all__ = [
     "Status",
     "at_most_k",
     "attention",
+    "chain_marginals",
     "entmax",
     "fusedmax",
     "ksubsets",

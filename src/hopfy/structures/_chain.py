@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from hopfy import functional as F
+from hopfy._checks import masked
 from hopfy._facts import IndexTarget
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows, one_per_row
@@ -73,26 +75,60 @@ class Chain(Structure):
 
     def _edges(self, scores: Tensor) -> Tensor:
         (length, states), batch = scores.shape[-2:], scores.shape[:-2]
+        return self._table(scores).expand(*batch, max(length - 1, 0), states, states)
+
+    def _table(self, scores: Tensor) -> Tensor:
+        """The transitions, ready to broadcast to (..., N - 1, S, S)."""
+        (length, states), batch = scores.shape[-2:], scores.shape[:-2]
         edges = max(length - 1, 0)
         transition = self.transition
         if not isinstance(transition, Tensor) or transition.ndim == 0:
             same = torch.eye(states, dtype=torch.float64, device=scores.device)
             transition = transition * same
         shape = transition.shape
-        if len(shape) < 2 or shape[-2:] != (states, states):
-            pass
-        elif len(shape) == 2:
-            return transition.expand(*batch, edges, states, states)
-        elif shape[-3] in (1, edges):
+        fits = len(shape) >= 2 and shape[-2:] == (states, states)
+        if fits and (len(shape) == 2 or shape[-3] in (1, edges)):
             try:
-                return transition.expand(*batch, edges, states, states)
+                transition.expand(*batch, edges, states, states)
             except RuntimeError:
-                pass
-        raise ValueError(
-            f"expected the transition of Chain to be a number, ({states}, {states}) or ({edges}, "
-            f"{states}, {states}), alone or for each row of the scores of shape "
-            f"{tuple(scores.shape)}, got shape {tuple(shape)}."
-        )
+                fits = False
+        else:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"expected the transition of Chain to be a number, ({states}, {states}) or ({edges}, "
+                f"{states}, {states}), alone or for each row of the scores of shape "
+                f"{tuple(scores.shape)}, got shape {tuple(shape)}."
+            )
+        return transition if len(shape) > 2 else transition[None]
+
+    def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor | None:
+        scores = masked(scores, mask)
+        if dim not in (-1, scores.ndim - 1):
+            return None
+        found = self._solved(scores, with_pairs=False)
+        return None if found is None else found[0]
+
+    def marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        found = self._solved(scores, with_pairs=True)
+        return super().marginals(scores) if found is None else found
+
+    def _solved(self, scores: Tensor, *, with_pairs: bool) -> tuple[Tensor, Tensor] | None:
+        """Marginals and those of the edges by the compiled solver, where it can serve."""
+        if scores.ndim < 2 or scores.numel() == 0:
+            return None
+        batch, table = scores.shape[:-2], self._table(scores)
+        if table.ndim > 3 and table.shape[:-3].numel() > 1:
+            table = table.expand(*batch, *table.shape[-3:])
+        rows = scores.reshape(batch.numel(), *scores.shape[-2:])
+        tables = table.reshape(table.shape[:-3].numel(), *table.shape[-3:])
+        found = F.chain_marginals(rows, tables, with_pairs=with_pairs)
+        if found is None:
+            return None
+        y = found[0].reshape(scores.shape).to(scores.dtype)
+        if found[1] is None:
+            return y, y.new_empty(0)
+        return y, found[1].reshape(*batch, *found[1].shape[1:]).to(scores.dtype)
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         count, _, states = rows.scores.shape

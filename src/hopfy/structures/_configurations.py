@@ -89,7 +89,7 @@ class Configurations(Structure):
 
     def _parts(self, scores: Tensor) -> list[Tensor]:
         """The values (R, N_v) of each variable."""
-        return list(scores.split(self.sizes, dim=-1))
+        return list(torch.split(scores, list(self.sizes), dim=-1))
 
     def oracle(self, rows: Rows) -> tuple[Tensor, Tensor]:
         count, total = len(rows.scores), math.prod(self.sizes)
