@@ -1,11 +1,13 @@
-"""The general SparseMAP solver over trees, matchings and chains."""
+"""SparseMAP over trees, matchings and chains, beside the marginals of torch_struct for chains."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from hopfy import functional as F
 from hopfy.bench._timing import best_times
@@ -13,66 +15,102 @@ from hopfy.structures import Chain, Matching, Structure, Tree
 
 __all__ = ["StructureRow", "bench_structures"]
 
-_ROWS = 64
-
 
 @dataclass(frozen=True)
 class StructureRow:
     """One structure: time per row, and how it went."""
 
     name: str
+    rows: int
     shape: tuple[int, ...]
     milliseconds: float  # per row, forward
-    forward_backward: float  # in units of the forward pass
+    both_milliseconds: float  # per row, forward and backward
+    torch_struct: float  # the same for the marginals of torch_struct; NaN if there are none
     oracle_microseconds: float  # one MAP call, per row
-    iterations: float  # mean oracle calls
-    vertices: float  # mean size of the active set
     gap: float  # largest duality gap, as a share of the objective
 
 
-def _cases() -> list[tuple[str, Structure, tuple[int, ...]]]:
-    transition = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
+def _cases() -> list[tuple[str, Structure, int, tuple[int, ...]]]:
+    draw = torch.Generator().manual_seed(0)
     return [
-        ("matching", Matching(), (16, 16)),
-        ("matching", Matching(), (32, 32)),
-        ("tree", Tree(), (20, 20)),
-        ("projective tree", Tree(projective=True), (20, 20)),
-        ("chain", Chain(transition), (50, 10)),
+        ("matching", Matching(), 64, (16, 16)),
+        ("matching", Matching(), 64, (32, 32)),
+        ("tree", Tree(), 64, (20, 20)),
+        ("projective tree", Tree(projective=True), 64, (20, 20)),
+        ("chain", Chain(torch.randn(10, 10, generator=draw)), 64, (50, 10)),
+        ("chain", Chain(torch.randn(20, 20, generator=draw)), 32, (40, 20)),
+        ("chain", Chain(torch.randn(50, 50, generator=draw)), 1, (2000, 50)),
     ]
 
 
 def bench_structures(progress: Callable[[str], None] = lambda _: None) -> list[StructureRow]:
-    """Measure standard-normal scores, 64 rows at a time; every answer is checked first."""
+    """Measure standard-normal scores; every answer is checked first."""
     rows = []
-    for name, structure, shape in _cases():
+    for name, structure, count, shape in _cases():
         progress(f"SparseMAP over {name} {shape}")
-        rows.append(_bench_one(name, structure, shape))
+        rows.append(_bench_one(name, structure, count, shape))
     return rows
 
 
-def _bench_one(name: str, structure: Structure, shape: tuple[int, ...]) -> StructureRow:
-    scores = torch.randn(_ROWS, *shape, generator=torch.Generator().manual_seed(shape[0]))
-    solution = F.sparsemap_solution(scores, structure)
-    objective = (scores * solution.marginals).flatten(1).sum(1).abs().clamp_min(1)
-    gap = float((solution.gap / objective).max())
+def _relative_gap(scores: Tensor, structure: Structure) -> float:
+    """How much better the best structure is for the gradient, as a share of the objective."""
+    exact = scores.double()
+    y, factors = structure.marginals(exact)
+    rows = structure.rows(exact)
+    best = structure.argmax(exact - y)
+    bits = structure.factors_of(best, rows).reshape(len(scores), -1)
+    lead = ((exact - y) * (best - y)).flatten(1).sum(1)
+    lead = lead + (rows.factor_scores * (bits - factors.reshape(bits.shape))).sum(1)
+    objective = (exact * y).flatten(1).sum(1).abs().clamp_min(1)
+    return float((lead.abs() / objective).max())
+
+
+def _torch_struct(table: Tensor | None, scores: Tensor) -> Callable[[], object] | None:
+    """Marginals of the chain's Gibbs distribution and their gradient, where the package is there."""
+    if table is None:
+        return None
+    try:
+        from torch_struct import LinearChainCRF
+    except ImportError:
+        return None
+    leaf = scores.clone().requires_grad_()
+    cotangent = torch.randn_like(scores)
+
+    def both() -> object:
+        potentials = leaf[:, 1:, :, None] + table
+        first = torch.zeros_like(potentials[:, 1:])
+        potentials = potentials + torch.cat(
+            [leaf[:, :1, None, :].expand_as(potentials[:, :1]), first], 1
+        )
+        pairs = LinearChainCRF(potentials).marginals
+        return torch.autograd.grad((pairs.sum(-1) * cotangent[:, 1:]).sum(), leaf)
+
+    return both
+
+
+def _bench_one(name: str, structure: Structure, count: int, shape: tuple[int, ...]) -> StructureRow:
+    scores = torch.randn(count, *shape, generator=torch.Generator().manual_seed(shape[0]))
+    gap = _relative_gap(scores, structure)
     if not gap < 1e-6:
         raise RuntimeError(f"SparseMAP over {name} {shape} did not converge: gap {gap:.1e}.")
     leaf = scores.clone().requires_grad_()
     cotangent = torch.randn_like(scores)
-    times = best_times(
-        {
-            "forward": lambda: F.sparsemap(scores, structure),
-            "both": lambda: torch.autograd.grad(F.sparsemap(leaf, structure), leaf, cotangent),
-            "oracle": lambda: structure.argmax(scores),
-        }
-    )
+    contestants: dict[str, Callable[[], object]] = {
+        "forward": lambda: F.sparsemap(scores, structure),
+        "both": lambda: torch.autograd.grad(F.sparsemap(leaf, structure), leaf, cotangent),
+        "oracle": lambda: structure.argmax(scores),
+    }
+    other = _torch_struct(structure.tensors().get("transition"), scores)
+    if other is not None:
+        contestants["torch_struct"] = other
+    times = best_times(contestants)
     return StructureRow(
         name,
+        count,
         shape,
-        1e3 * times["forward"] / _ROWS,
-        times["both"] / times["forward"],
-        1e6 * times["oracle"] / _ROWS,
-        solution.iterations.double().mean().item(),
-        solution.support_size.double().mean().item(),
+        1e3 * times["forward"] / count,
+        1e3 * times["both"] / count,
+        1e3 * times.get("torch_struct", math.nan) / count,
+        1e6 * times["oracle"] / count,
         gap,
     )

@@ -80,7 +80,7 @@ def _product(
 ) -> tuple[Tensor, Tensor]:
     """The Jacobian times cotangents; pairs leave as (``rows``, ``edges``, S, S)."""
     states = solution.y.shape[-1]
-    entering = torch.empty(1, 0, states, states) if in_pairs is None else in_pairs
+    entering = torch.empty(1, 0, states, states, device="cpu") if in_pairs is None else in_pairs
     by_scores, by_pairs = kernel.product(solution, _plain(cotangent), _plain(entering), edges)
     if rows == 1:
         by_pairs = by_pairs.sum(0, keepdim=True)

@@ -42,11 +42,11 @@ def solve(scores: Tensor, transition: Tensor, tol: float, max_iter: int) -> Solu
     loops = compiled("chain.cpu")
     assert loops is not None
     rows, length, states = scores.shape
-    y = torch.empty(scores.shape, dtype=torch.float64)
-    ended = torch.empty(rows, dtype=torch.int64)
-    gap = torch.empty(rows, dtype=torch.float64)
-    calls = torch.empty(rows, dtype=torch.int64)
-    counts = torch.empty(rows, length - 1, dtype=torch.int64)
+    y = torch.empty(scores.shape, dtype=torch.float64, device="cpu")
+    ended = torch.empty(rows, dtype=torch.int64, device="cpu")
+    gap = torch.empty(rows, dtype=torch.float64, device="cpu")
+    calls = torch.empty(rows, dtype=torch.int64, device="cpu")
+    counts = torch.empty(rows, length - 1, dtype=torch.int64, device="cpu")
     inputs = (scores.numpy(), transition.numpy(), tol, max_iter)
     answers = [part.numpy() for part in (y, ended, gap, calls, counts)]
     parts: dict[int, tuple[Tensor, ...]] = {}
@@ -72,8 +72,8 @@ def product(
     loops = compiled("chain.cpu")
     assert loops is not None
     rows, _, states = solution.y.shape
-    out = torch.empty(solution.y.shape, dtype=torch.float64)
-    out_pairs = torch.empty(rows, edges, states, states, dtype=torch.float64)
+    out = torch.empty(solution.y.shape, dtype=torch.float64, device="cpu")
+    out_pairs = torch.empty(rows, edges, states, states, dtype=torch.float64, device="cpu")
     sizes = solution.counts.sum(1)
     over_rows(
         loops.product_rows,
@@ -94,7 +94,9 @@ def product(
 def pairs(solution: Solution) -> Tensor:
     """The marginals (R, N - 1, S, S) of the transitions."""
     rows, length, states = solution.y.shape
-    edge = torch.arange(rows * (length - 1)).repeat_interleave(solution.counts.flatten())
-    found = torch.zeros(rows * (length - 1), states * states, dtype=torch.float64)
+    edge = torch.arange(rows * (length - 1), device="cpu").repeat_interleave(
+        solution.counts.flatten()
+    )
+    found = torch.zeros(rows * (length - 1), states * states, dtype=torch.float64, device="cpu")
     found[edge, solution.used.long()] = solution.flows
     return found.reshape(rows, length - 1, states, states)
