@@ -246,7 +246,7 @@ class TestBadInput:
                 F.sparsemap_solution(self.scores, other, start=pairs)
         start = F.sparsemap_solution(torch.zeros(4, 2), Chain())
         with pytest.raises(ValueError, match=r"start for scores of shape \(2, 4\), got one for"):
-            F.sparsemap(self.scores, Chain(), start=start)
+            F.sparsemap_solution(self.scores, Chain(), start=start)
 
     def test_oracles(self) -> None:
         half = Oracle(lambda s: torch.full_like(s, 0.5))

@@ -56,8 +56,8 @@ def sparsemap(
         mask: True where an entry may be selected; broadcasts to the scores. An entry that is masked,
             one with score -inf and one that is not there are the same; a row with nothing to select
             gives zeros.
-        tol: the duality gap at which a row is done. `KSubsets`, `AtMostK` and
-            `SequentialKSubsets` have exact solvers of their own and ask for none of these three.
+        tol: the duality gap at which a row is done. `KSubsets`, `AtMostK`, `SequentialKSubsets` and
+            `Chain` have exact solvers of their own and ask for none of these three.
         max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
         start: an earlier solution for scores of the same shape, to start from; a factor graph always
             starts afresh.

@@ -44,6 +44,7 @@ def _drop(face, e, p):
     face.first[e, p], face.second[e, p] = face.first[e, last], face.second[e, last]
     face.flow[e, p], face.target[e, p] = face.flow[e, last], face.target[e, last]
     face.count[e] = last
+    face.changed[e] = True
 
 
 @part
@@ -149,6 +150,7 @@ def _jump(face, work, theta, transition, begin, y):
             break
     face.first[:], face.second[:] = first, second
     face.flow[:], face.count[:] = flow, count
+    face.changed[:] = True
     return False
 
 
@@ -247,6 +249,7 @@ def _blend(face, path, share, transition, begin):
         face.first[e, new], face.second[e, new] = path[e], path[e + 1]
         face.flow[e, new] = face.target[e, new] = share
         face.count[e] = new + 1
+        face.changed[e] = True
         _break_cycle(face, e, new, transition[(begin + e) % transition.shape[0]])
 
 

@@ -33,6 +33,7 @@ class Face(NamedTuple):
     flow: np.ndarray  # (E, cap)
     target: np.ndarray  # (E, cap): the flow at the optimum of the face
     count: np.ndarray  # (E) int64: pairs in use
+    changed: np.ndarray  # (E) bool: whether the pairs are others than in the last solve
 
 
 class Work(NamedTuple):
@@ -62,6 +63,7 @@ def new_face(edges, states):
         np.empty((edges, cap)),
         np.empty((edges, cap)),
         np.zeros(edges, np.int64),
+        np.ones(edges, np.bool_),
     )
 
 
@@ -314,12 +316,13 @@ def solve_face(face, work, theta, transition, begin, mass):
     for the Jacobian.
     """
     edges, states = work.left.shape
+    tables = transition.shape[0]
     for e in range(edges):
-        tables = transition.shape[0]
-        table = (
-            transition[(begin + e) % tables] if tables > 0 else transition[0:0].reshape(0, states)
-        )
-        _grow_forest(face, work, table, e)
+        if face.changed[e]:
+            at = (begin + e) % tables if tables > 0 else 0
+            table = transition[at] if tables > 0 else transition[0:0].reshape(0, states)
+            _grow_forest(face, work, table, e)
+            face.changed[e] = False
     _list_last(work)
     _centered(theta, work, mass)
     _shift_positions(work, _unknowns(work), mass)
