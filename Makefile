@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev-ready
 # Real data sets, when they lie beside the checkout; tests that need them are skipped otherwise.
 export HOPFY_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-all lint bench clean clean-kernels setup
+.PHONY: demo test test-all fuzz lint bench clean clean-kernels setup
 
 setup: $(DEV_READY)
 
@@ -40,6 +40,11 @@ test: lint
 
 test-all: lint
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2
+
+# New random cases for FUZZ_SECONDS in total; failures are kept in .hypothesis/fuzz and tried first.
+FUZZ_SECONDS ?= 300
+fuzz: $(DEV_READY)
+	OMP_NUM_THREADS=1 FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -m fuzz -rA
 
 bench: $(DEV_READY)
 	$(BIN)/hopfy bench
