@@ -1,4 +1,4 @@
-"""Independent answers: high precision, enumeration and quadratic programmes."""
+"""Independent answers: high precision, enumeration and quadratic programs."""
 
 from __future__ import annotations
 

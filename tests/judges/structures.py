@@ -64,7 +64,7 @@ def _crosses(heads: tuple[int, ...]) -> bool:
 
 
 def edge_tables(bits: Tensor) -> Tensor:
-    """One-hot tables (V, (N - 1) * 4) of neighbouring bits (V, N)."""
+    """One-hot tables (V, (N - 1) * 4) of neighboring bits (V, N)."""
     pair = (2 * bits[:, :-1] + bits[:, 1:]).long()
     return torch.nn.functional.one_hot(pair, 4).flatten(1).double()
 

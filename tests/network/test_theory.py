@@ -28,7 +28,7 @@ def _patterns(seed: int, n: int, d: int, kind: str) -> Tensor:
 
 
 def _is_in_hull_of_others(memories: Tensor, i: int) -> bool:
-    """A linear programme of its own decides."""
+    """A linear program of its own decides."""
     import numpy as np
     from scipy.optimize import linprog
 
@@ -112,7 +112,7 @@ def test_stationary_iff_separated_outside_the_hull(
 
 
 def test_inside_the_hull_a_pattern_may_be_stationary_without_separation() -> None:
-    # The 'only if' needs the hull: the centre of a square is a fixed point with separation 0.
+    # The 'only if' needs the hull: the center of a square is a fixed point with separation 0.
     square = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]])
     net = hopfy.HopfieldNetwork(square, "sparsemax", 1.0)
     assert torch.equal(net.update(square[4]), square[4])

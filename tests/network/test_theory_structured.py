@@ -16,15 +16,15 @@ from hopfy import theory
 
 
 def _sparsemap_by_solver(
-    scores: np.ndarray, structures: np.ndarray, regularised: int
+    scores: np.ndarray, structures: np.ndarray, regularized: int
 ) -> np.ndarray:
-    """The argmax of scores . y - |first ``regularised`` bits|^2 / 2 over the hull, by Clarabel."""
+    """The argmax of scores . y - |first ``regularized`` bits|^2 / 2 over the hull, by Clarabel."""
     import cvxpy as cp
 
     p = cp.Variable(len(structures), nonneg=True)
     y = structures.T @ p
     problem = cp.Problem(
-        cp.Maximize(scores @ y - cp.sum_squares(y[:regularised]) / 2), [cp.sum(p) == 1]
+        cp.Maximize(scores @ y - cp.sum_squares(y[:regularized]) / 2), [cp.sum(p) == 1]
     )
     problem.solve(cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
     return structures.T @ p.value
@@ -222,7 +222,7 @@ def test_all_patterns_at_once_have_no_rival() -> None:
 
 
 def _sequential_scores(scores: np.ndarray, transition: float) -> np.ndarray:
-    """Scores of the factor graph: a memory's for 'on', ``transition`` for neighbours both on."""
+    """Scores of the factor graph: a memory's for 'on', ``transition`` for neighbors both on."""
     variables = np.stack((np.zeros_like(scores), scores), 1).ravel()
     factors = np.tile([0.0, 0.0, 0.0, transition], len(scores) - 1)
     return np.concatenate((variables, factors))

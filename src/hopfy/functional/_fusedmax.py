@@ -1,4 +1,4 @@
-"""Fusedmax: sparse attention on neighbours."""
+"""Fusedmax: sparse attention on neighbors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRENGTH = Rule("strength", ">= 0 and finite", lambda s: (s >= 0) & (s < math.i
 def fusedmax(
     scores: Tensor, strength: float | Tensor = 1.0, *, dim: int = -1, mask: Tensor | None = None
 ) -> Tensor:
-    r"""Sparse probabilities that neighbours share:
+    r"""Sparse probabilities that neighbors share:
     :math:`\arg\min_{y \in \triangle} \tfrac12 \|y - \theta\|^2 + \lambda \sum_i |y_{i+1} - y_i|`.
 
     It is `sparsemax` of the scores after total-variation denoising (Niculae & Blondel, 2017), which
@@ -30,11 +30,11 @@ def fusedmax(
 
     Args:
         scores: any floating tensor; one row runs along ``dim``.
-        strength: :math:`\lambda`, what a unit of difference between neighbours costs; 0 gives
+        strength: :math:`\lambda`, what a unit of difference between neighbors costs; 0 gives
             sparsemax. A tensor broadcasts over the rows; it gets no gradient.
         dim: the dimension that sums to one.
-        mask: True where an entry may be selected; broadcasts to the scores. The neighbours of a
-            masked entry are not neighbours of each other, so padding changes nothing.
+        mask: True where an entry may be selected; broadcasts to the scores. The neighbors of a
+            masked entry are not neighbors of each other, so padding changes nothing.
 
     Returns:
         Weights with the shape and dtype of the scores.

@@ -1,4 +1,4 @@
-"""Sequential k-subsets: k entries, with a score for selected neighbours."""
+"""Sequential k-subsets: k entries, with a score for selected neighbors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sequential_ksubsets(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    r"""Weights in [0, 1] that sum to k and favour neighbours: the SparseMAP
+    r"""Weights in [0, 1] that sum to k and favor neighbors: the SparseMAP
 
     .. math:: \arg\max_{(y, z)} \theta^\top y + t^\top z
               - \tfrac12 \left(\|y\|^2 + \|1 - y\|^2\right)
@@ -33,14 +33,14 @@ def sequential_ksubsets(
 
     The map first relaxes the problem, in O(N), and proves that the relaxed solution is a mixture of
     subsets; that nearly always succeeds if the row is long and the transition moderate. Otherwise
-    an active set with an O(Nk) dynamic programme takes over (Niculae et al., 2018) where the
+    an active set with an O(Nk) dynamic program takes over (Niculae et al., 2018) where the
     relaxation leaves a choice; its steps are little more than the fractional entries, so their
     number grows with the temperature. The answer is exact either way, and computed in float64.
 
     Args:
         scores: (..., N), one row along the last dimension.
         k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over rows.
-        transition: what a pair of selected neighbours adds (a penalty if negative). A number; a
+        transition: what a pair of selected neighbors adds (a penalty if negative). A number; a
             tensor (N - 1,) with one score per pair; or tables (N - 1, 2, 2) with the score of every
             state of entries i and i + 1. Leading dimensions broadcast over the rows; size 1 instead
             of N - 1 repeats it for all pairs. What ends in (N - 1, 2, 2) is read as tables.

@@ -12,7 +12,7 @@ __all__ = ["softmax"]
 
 
 def softmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r""":math:`y_i = e^{\theta_i} / \sum_j e^{\theta_j}`: the regulariser is Shannon's negentropy.
+    r""":math:`y_i = e^{\theta_i} / \sum_j e^{\theta_j}`: the regularizer is Shannon's negentropy.
 
     Equals `torch.softmax`, except that a row with nothing to select (all masked, or all ``-inf``)
     gives zeros, forward and backward, instead of NaN.

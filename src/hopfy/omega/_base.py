@@ -148,7 +148,7 @@ class Omega(Described, ABC):
 
     @abstractmethod
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
-        """Weights that maximise the regularised score along ``dim``."""
+        """Weights that maximize the regularized score along ``dim``."""
 
     @abstractmethod
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
@@ -232,7 +232,7 @@ def _prepare(scores: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, int
 
 
 class _Envelope(torch.autograd.Function):
-    r""":math:`\theta^\top (y - t)` where y maximises the regularised score of theta.
+    r""":math:`\theta^\top (y - t)` where y maximizes the regularized score of theta.
 
     By the envelope theorem y counts as a constant: the gradient in theta is :math:`y - t`. Keeping y
     attached to the graph makes the next derivative the Jacobian of the prediction.

@@ -39,7 +39,7 @@ class Factor:
         shape: how they are arranged, for a structure with more than one dimension, such as
             ``(n, n)`` for a tree.
 
-    Only the set of structures counts, not the regulariser that the structure has by itself.
+    Only the set of structures counts, not the regularizer that the structure has by itself.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ def values(*sizes: int) -> list[range]:
 
 
 class Sequence(Factor):
-    """Scores for neighbours along the given order of variables, with exactly k on if k is given.
+    """Scores for neighbors along the given order of variables, with exactly k on if k is given.
 
     ``transition`` is what `SequentialKSubsets` takes. A factor graph counts each bit once, the map
     `hopfy.functional.sequential_ksubsets` counts both states of a bit, which doubles the regularizer:

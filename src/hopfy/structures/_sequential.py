@@ -1,4 +1,4 @@
-"""Bits in a row with scores for neighbours."""
+"""Bits in a row with scores for neighbors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Bits", "SequentialKSubsets", "edge_tables"]
 def edge_tables(transition: float | Tensor, scores: Tensor, name: str) -> Tensor:
     """Tables (..., N - 1, 2, 2) from a number, from edges (..., N - 1) or from tables.
 
-    Size 1 instead of N - 1 repeats one for all edges. A number or an edge rewards neighbours that
+    Size 1 instead of N - 1 repeats one for all edges. A number or an edge rewards neighbors that
     are both selected: it is the entry [1, 1].
     """
     batch, edges = scores.shape[:-1], max(scores.shape[-1] - 1, 0)
@@ -58,7 +58,7 @@ def _edge_bits(bits: Tensor, scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Bits(Structure):
-    """Free bits in a row, or k of them, with scores for neighbours: the factor behind `Sequence`."""
+    """Free bits in a row, or k of them, with scores for neighbors: the factor behind `Sequence`."""
 
     k: int | Tensor | None = None
     transition: float | Tensor = 0.0
@@ -115,7 +115,7 @@ class Bits(Structure):
 
 @dataclass(frozen=True, eq=False)
 class SequentialKSubsets(Bits):
-    r"""k of N items in a row, with scores for neighbours (Example 2).
+    r"""k of N items in a row, with scores for neighbors (Example 2).
 
     As in the paper's factor graph each bit counts with both of its states, so the regularizer is
     :math:`\tfrac12(\|y\|^2 + \|1 - y\|^2)`, here without its constant :math:`N/2`:
@@ -124,7 +124,7 @@ class SequentialKSubsets(Bits):
 
     Args:
         k: how many items to select; a tensor broadcasts over the rows.
-        transition: a number, or a tensor (N - 1,) with one for each edge, rewards neighbours that are
+        transition: a number, or a tensor (N - 1,) with one for each edge, rewards neighbors that are
             both selected; tables (N - 1, 2, 2) score the states (previous, next) of each edge. Leading
             dimensions broadcast over the rows, size 1 repeats one for all edges, and tensors
             receive gradients.

@@ -97,7 +97,7 @@ def is_stationary(
     r"""Whether :math:`\Delta_i \ge m / \beta`, shape (P,) (Prop. 2, first statement).
 
     If so, the pattern is a fixed point. The converse holds for patterns outside the convex hull of
-    the others, and only there: a duplicate, or the centre of a square among its corners, is a fixed
+    the others, and only there: a duplicate, or the center of a square among its corners, is a fixed
     point (as a mixture) whose separation is zero. With alpha = inf the margin is 0 and ties are
     shared, so equality does not count there.
 

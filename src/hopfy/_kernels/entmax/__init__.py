@@ -39,7 +39,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
 
 
 def slope(weights: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`, as for any regulariser.
+    r""":math:`\partial p / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(p)`, as for any regularizer.
 
     Here :math:`\partial_\alpha\nabla\Omega = \ell^2 \varphi((\alpha - 1)\ell)` with
     :math:`\ell = \log p` and :math:`\varphi(t) = (t e^t - e^t + 1) / t^2`: finite at alpha = 1.

@@ -111,7 +111,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     limit = torch.finfo(weights.dtype).max ** 0.5  # tiny weights have huge slopes when alpha > 2
     g = torch.where(support, torch.exp((2 - finite_alpha) * logs).clamp_max(limit), 0.0)
     total = g.sum(-1, keepdim=True)
-    # Past alpha = 2 one slope may dwarf the others: centred there, the difference keeps its digits.
+    # Past alpha = 2 one slope may dwarf the others: centered there, the difference keeps its digits.
     origin = cotangent.gather(-1, g.argmax(-1, keepdim=True))
     inner = torch.where(support, cotangent - origin, 0.0)
     mean = (g * inner).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)

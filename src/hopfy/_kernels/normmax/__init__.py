@@ -37,7 +37,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
 
 
 def slope(weights: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`\partial y / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(y)`, as for any regulariser.
+    r""":math:`\partial y / \partial\alpha = -J\, \partial_\alpha \nabla\Omega(y)`, as for any regularizer.
 
     Here :math:`\nabla\Omega = r^{\alpha-1}` with :math:`r = y / \|y\|_\alpha`.
     """

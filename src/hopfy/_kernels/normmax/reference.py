@@ -31,8 +31,8 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     kappa = torch.exp(log_norm + (2 - alpha) * log_r).clamp_max(limit) / (alpha - 1)
     inner = torch.where(support, cotangent, 0.0)
     y = torch.where(support, weights, 0.0)
-    centred = torch.where(support, kappa * (inner - (y * inner).sum(-1, keepdim=True)), 0.0)
-    gradient = centred - y * centred.sum(-1, keepdim=True)
+    centered = torch.where(support, kappa * (inner - (y * inner).sum(-1, keepdim=True)), 0.0)
+    gradient = centered - y * centered.sum(-1, keepdim=True)
     return torch.where(weights.isnan(), torch.nan, gradient)
 
 

@@ -257,7 +257,7 @@ def _read_spans(cut, cut_part, heads, stack, depth):
 
 @jit
 def best_projective(begin, stop, scores, single, heads):
-    """Eisner's dynamic programme, O(n^3); with a single root it is placed last."""
+    """Eisner's dynamic program, O(n^3); with a single root it is placed last."""
     n = scores.shape[1]
     words, found = np.empty(n, np.int64), np.empty(n + 1, np.int64)
     arcs = np.empty((n + 1, n + 1))

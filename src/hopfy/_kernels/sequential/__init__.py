@@ -1,4 +1,4 @@
-r"""Sequential k-subsets: SparseMAP over subsets of size k that score their neighbours (Example 2).
+r"""Sequential k-subsets: SparseMAP over subsets of size k that score their neighbors (Example 2).
 
 .. math:: \arg\max_{(y, z) \in \mathcal{M}} \theta^\top y + t^\top z
           - \tfrac12 \left(\|y\|^2 + \|1 - y\|^2\right), \qquad
@@ -57,7 +57,7 @@ class Details(NamedTuple):
     """The solution of `solve_details`; all with the leading dimensions of the scores."""
 
     marginals: Tensor  # (..., N)
-    pairs: Tensor  # (..., N - 1) probability that both neighbours are selected
+    pairs: Tensor  # (..., N - 1) probability that both neighbors are selected
     subsets: Tensor  # (...) how many subsets the mixture needs
     iterations: Tensor  # (...) steps of the active set; 0 where the relaxation was exact
     gap: Tensor  # (...) duality gap

@@ -4,7 +4,7 @@
 Rows with large numbers are reduced to what these leave undecided. Then a row is relaxed (O(N));
 where the relaxed solution is certified as a mixture of subsets it is
 the answer. Otherwise the active set solves the positions that the relaxation leaves open, the
-others fixed at 0 or 1, and the dynamic programme over the whole row confirms it or opens more.
+others fixed at 0 or 1, and the dynamic program over the whole row confirms it or opens more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from hopfy._kernels.sequential.cpu_active import (
     WEIGHT,
     best_subset,
-    maximise,
+    maximize,
     new_active_set,
 )
 from hopfy._kernels.sequential.cpu_reduce import ROUGH, largest, reduce
@@ -194,7 +194,7 @@ def _solve_active(row, k, threshold):
     while True:
         opened = _open_near(row, margin, is_open, k)
         work, budget = _open_part(row, is_open, opened, k)
-        m, more, gap = maximise(work, budget, 500 + 10 * n, _tolerance(work.theta, budget))
+        m, more, gap = maximize(work, budget, 500 + 10 * n, _tolerance(work.theta, budget))
         iterations += more
         if opened.shape[0] == n:
             break
@@ -555,7 +555,7 @@ def _weights_change(vectors, inverse, pull, share):
 
 @jit
 def pairs_rows(start, stop, edges, answers, saved, pairs):
-    """The probability (R, N - 1) that both neighbours are selected."""
+    """The probability (R, N - 1) that both neighbors are selected."""
     begins = _begins(answers.size, start)
     for r in range(start, stop):
         m, count = answers.size[r, 0], answers.size[r, 1]

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-r"""Sequential k-subsets, compiled: a dynamic programme for the best subset, and an active set.
+r"""Sequential k-subsets, compiled: a dynamic program for the best subset, and an active set.
 
 One row is ``theta`` (n), ``edge`` (n; ``edge[i]`` rewards the pair i - 1, i; ``edge[0]`` is unused)
-and k. The solver maximises :math:`\theta^\top y + t^\top z - \|y\|^2` over the hull of the subsets
+and k. The solver maximizes :math:`\theta^\top y + t^\top z - \|y\|^2` over the hull of the subsets
 of size k, where z counts the selected pairs. It keeps a few subsets ``V`` whose indicator vectors
 are linearly independent, with positive weights that are optimal for these subsets alone:
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from hopfy._runtime.compilation import part
 
-__all__ = ["WEIGHT", "ActiveSet", "best_subset", "maximise", "new_active_set"]
+__all__ = ["WEIGHT", "ActiveSet", "best_subset", "maximize", "new_active_set"]
 
 
 class ActiveSet(NamedTuple):
@@ -32,7 +32,7 @@ class ActiveSet(NamedTuple):
     edge: np.ndarray  # (n) reward of the pair (i - 1, i)
     gradient: np.ndarray  # (n)
     y: np.ndarray  # (n) the mixture of subsets
-    table: np.ndarray  # (2, n + 1, k + 2) the dynamic programme
+    table: np.ndarray  # (2, n + 1, k + 2) the dynamic program
     members: np.ndarray  # (k) the best subset, descending
     subsets: np.ndarray  # (n, capacity) indicator vectors, one per column
     inverse: np.ndarray  # (capacity, capacity) of the overlaps
@@ -351,7 +351,7 @@ def _exchange(work, m):
 
 
 @part
-def _normalise(weight, m):
+def _normalize(weight, m):
     total = 0.0
     for s in range(m):
         total += weight[s]
@@ -379,7 +379,7 @@ def _rebuild(work, m, k):
                 work.subsets[i, slot] = work.subsets[i, m]
             weight[slot] = weight[m]
             work.vectors[SCORE, slot] = work.vectors[SCORE, m]
-    _normalise(weight, m)
+    _normalize(weight, m)
     return m
 
 
@@ -392,7 +392,7 @@ def _settle(work, m, k, tolerance):
     moved, rebuilt = False, False
     before = np.inf  # the spread after the last full step
     full = False
-    _normalise(work.vectors[WEIGHT], m)
+    _normalize(work.vectors[WEIGHT], m)
     while True:
         _mix(work, m)
         spread, tau = _slopes(work, m)
@@ -428,7 +428,7 @@ def _enter(work, m, k):
 
 
 @part
-def maximise(work, k, limit, tolerance):
+def maximize(work, k, limit, tolerance):
     """Solve the row in ``work``; return the number of subsets, the iterations and the gap."""
     if k == 0 or k == work.theta.shape[0]:  # one subset is all there is
         for i in range(work.theta.shape[0]):

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 r"""Sequential k-subsets, compiled: the relaxation that is nearly always exact, and its certificate.
 
-Replace the hull of the subsets by a simpler, larger set: neighbours agree pair by pair, and
+Replace the hull of the subsets by a simpler, larger set: neighbors agree pair by pair, and
 :math:`1^\top y = k`. Then a pair's score is :math:`t \min(y, y')` for a reward :math:`t \ge 0` and
 :math:`t \max(0, y + y' - 1)` for a penalty :math:`t < 0`. Count a position on the far side of a
 penalty by :math:`1 - y` (its *sign* is -1) and both become
@@ -10,7 +10,7 @@ denoising, clipped to [0, 1], with one threshold for the budget. It costs O(N) f
 tried, and one is enough where no reward is negative.
 
 The relaxed solution solves the real problem if and only if it is a mixture of subsets of size k
-whose neighbours are as dependent as the pair scores assume. They are if all positions of a run of
+whose neighbors are as dependent as the pair scores assume. They are if all positions of a run of
 fractional ones follow one uniform variable; the run then has a known distribution of sizes.
 Different runs are free, and `is_mixture` looks for a joint law under which the total is always k.
 """
@@ -37,17 +37,17 @@ def relax(theta, edge, k, value, unit, sign):
     ``unit``; all others have -1. ``sign`` tells which positions count by 1 - y.
     """
     n = theta.shape[0]
-    centre = np.empty(n)
+    center = np.empty(n)
     fused = np.empty(n)
-    _centre(theta, edge, centre)
+    _centre(theta, edge, center)
     penalties = _signs(edge, sign)
     if penalties == 0:
-        _denoise(centre, edge, fused)
+        _denoise(center, edge, fused)
         threshold = _threshold(fused, k)
         for i in range(n):
             fused[i] -= threshold
     else:
-        threshold = _search(centre, edge, sign, k, fused)
+        threshold = _search(center, edge, sign, k, fused)
     count = -1
     for i in range(n):
         unit[i] = -1
@@ -71,8 +71,8 @@ def _signs(edge, sign):
 
 
 @part
-def _centre(theta, edge, centre):
-    """What each position would be without its neighbours' pull."""
+def _centre(theta, edge, center):
+    """What each position would be without its neighbors' pull."""
     n = theta.shape[0]
     for i in range(n):
         pull = theta[i]
@@ -80,25 +80,25 @@ def _centre(theta, edge, centre):
             pull += 0.5 * edge[i]
         if i + 1 < n:
             pull += 0.5 * edge[i + 1]
-        centre[i] = 0.5 * pull
+        center[i] = 0.5 * pull
 
 
 @part
-def _denoise(centre, edge, out):
-    r"""Minimise :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
+def _denoise(center, edge, out):
+    r"""Minimize :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
 
     Going right, the derivative of the best value of a prefix, as a function of its last entry, is
     increasing and piecewise linear: a list of knots. The next pair cuts it off at plus and minus
     its weight; where it does are the bounds that the walk back clips to.
     """
-    n = centre.shape[0]
+    n = center.shape[0]
     knot, slope, level = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
     low, high = np.empty(n), np.empty(n)
     left, right = n + 1, n
     cut = 0.0
     for i in range(n):
-        a, b = 1.0, -cut - centre[i]
-        c, d = 1.0, cut - centre[i]
+        a, b = 1.0, -cut - center[i]
+        c, d = 1.0, cut - center[i]
         cut = 0.25 * abs(edge[i + 1]) if i + 1 < n else 0.0
         while left <= right and a * knot[left] + b <= -cut:
             a += slope[left]
@@ -148,23 +148,23 @@ def _threshold(values, k):
 
 
 @part
-def _search(centre, edge, sign, k, fused):
+def _search(center, edge, sign, k, fused):
     """Find the threshold when some edges are penalties; ``fused`` is the solution before clipping.
 
     The budget used falls with the threshold along straight pieces: Newton, kept inside a bracket.
     """
-    n = centre.shape[0]
+    n = center.shape[0]
     data = np.empty(n)
-    low, high, reach = centre[0], centre[0], 0.0
+    low, high, reach = center[0], center[0], 0.0
     for i in range(n):
-        low, high = min(low, centre[i]), max(high, centre[i])
+        low, high = min(low, center[i]), max(high, center[i])
         reach = max(reach, abs(edge[i]))
     low -= 1.0 + reach
     high += 1.0 + reach
     at = 0.5 * (low + high)
     for _ in range(200):
         for i in range(n):
-            data[i] = centre[i] - at if sign[i] > 0 else 1.0 - (centre[i] - at)
+            data[i] = center[i] - at if sign[i] > 0 else 1.0 - (center[i] - at)
         _denoise(data, edge, fused)
         surplus, slope = _surplus(fused, edge, sign, k)
         if surplus >= 0.0:

@@ -232,7 +232,7 @@ def pairs(
     indicators: Tensor,
     numbers: Tensor,
 ) -> Tensor:
-    """The probability (R, N - 1) that both neighbours are selected."""
+    """The probability (R, N - 1) that both neighbors are selected."""
     result = torch.minimum(y[:, 1:], y[:, :-1])
     for row, subsets, _, weights in _rows(y, unit, size, indicators, numbers):
         result[row] = weights @ (subsets[:, 1:] * subsets[:, :-1])
