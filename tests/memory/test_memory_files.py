@@ -664,3 +664,29 @@ def test_a_block_that_raises_replaces_nothing(path):
         half_a_file()
     assert path.read_bytes() == b"old"
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_saving_keeps_the_mode_of_the_file_it_replaces(path, mode):
+    memory = make()
+    memory.save(path)
+    os.chmod(path, mode)
+    memory.save(path)
+    assert os.stat(path).st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_names_up_to_the_limit_of_the_system(path, letter):
+    width = len(letter.encode())
+    long = path.with_name(letter * (255 // width))
+    make().save(long)
+    assert len(AssociativeMemory.load(long)) == len(make())
+    assert os.listdir(path.parent) == [long.name]
+
+
+def test_a_file_that_was_cut_is_refused_when_it_is_opened(path):
+    make().save(path)
+    os.truncate(path, os.path.getsize(path) - 1)
+    for mmap in (True, False):
+        with pytest.raises(ValueError, match="truncated"):
+            AssociativeMemory.load(path, mmap=mmap)

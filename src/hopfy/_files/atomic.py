@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +15,8 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
+_LONGEST_NAME = 255
+
 __all__ = ["replacing", "temporary_beside"]
 
 
@@ -21,7 +25,10 @@ def temporary_beside(path: Path) -> Path:
 
     Only one name: what a killed writer left behind is what the next writer starts from.
     """
-    return path.with_name(f".{path.name}.writing")
+    name = f".{path.name}.writing"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.writing"
+    return path.with_name(name)
 
 
 @contextmanager
@@ -29,8 +36,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file to write that takes the place of ``path`` only when the block ends well.
 
     The bytes go to a temporary file in the same folder, reach the disk (fsync), and are renamed
-    over ``path``; then the folder itself is flushed. At every moment ``path`` is the old file or
-    the new one. Writers of the same path wait for each other, in this process and in others.
+    over ``path``, whose mode it takes; then the folder itself is flushed. At every moment ``path``
+    is the old file or the new one. Writers of the same path wait for each other, in this process and in others.
     """
     target = Path(os.path.realpath(path))
     temporary = temporary_beside(target)
@@ -38,6 +45,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         try:
             yield file
             file.flush()
+            _take_mode(file, target)
             os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
@@ -46,6 +54,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 temporary.unlink()
             raise
         _flush_folder(target.parent)
+
+
+def _take_mode(file: BinaryIO, target: Path) -> None:
+    """The new file may be read and written by whom the old one could."""
+    if os.name == "posix":
+        with suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
 
 
 def _open_alone(temporary: Path) -> BinaryIO:

@@ -12,6 +12,7 @@ from typing import Any
 from hopfy.bench._attention import bench_attention
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
+from hopfy.bench._memory import bench_memory
 from hopfy.bench._mil import bench_mil
 from hopfy.bench._rationale import bench_rationale
 from hopfy.bench._retrieval import bench_retrieval
@@ -27,6 +28,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "attention": bench_attention,
     "layers": lambda _: _layers(),
     "retrieval": bench_retrieval,
+    "memory": bench_memory,
     "rationale": bench_rationale,
     "mil": bench_mil,
 }
