@@ -37,7 +37,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     The bytes go to a temporary file in the same folder, reach the disk (fsync), and are renamed
     over ``path``, whose mode it takes; then the folder itself is flushed. At every moment ``path``
-    is the old file or the new one. Writers of the same path wait for each other, in this process and in others.
+    is the old file or the new one. Writers of the same path wait for each other, in this process
+    and in others.
     """
     target = Path(os.path.realpath(path))
     temporary = temporary_beside(target)
