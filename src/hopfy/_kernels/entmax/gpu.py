@@ -1,0 +1,305 @@
+# mypy: ignore-errors
+"""Alpha-entmax in Triton, forward and backward; the mathematics is that of the package's docstring.
+
+With a = alpha - 1: softmax (a = 0), a convex root search (a <= 1), a search for the smallest weight
+(a > 1) and shared maxima (a = inf). A number is compiled for its own regime, with plain arithmetic at
+alpha = 1.5 and 2; a tensor of alphas gets one kernel for all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hopfy._kernels.row_launch import launch, load_parameter, parameter_of, source_of, write
+from hopfy._kernels.threshold.gpu import (
+    INFINITY,
+    advance,
+    convex_root,
+    distance,
+    held,
+    log2_of,
+    power,
+    power_of_rest,
+    row_top,
+    smallest_passing,
+    streamed,
+)
+
+__all__ = ["HEAVY", "REGIMES", "backward_kernel", "forward_kernel", "solve", "vjp"]
+
+# What a kernel is compiled for.
+SOFTMAX, SQUARE, SPARSEMAX = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+CONVEX, CONCAVE, ARGMAX, ANY = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
+REGIMES = {
+    "softmax": 0,
+    "1.5": 1,
+    "sparsemax": 2,
+    "1 to 2": 3,
+    "above 2": 4,
+    "argmax": 5,
+    "per row": 6,
+}
+HEAVY = {"above 2", "per row"}
+
+
+def solve(scores: Tensor, alpha: Tensor) -> Tensor:
+    """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
+    scores = scores.contiguous()
+    weights = torch.empty_like(scores)
+    a, stride, per_row = parameter_of(alpha, scores, lambda alpha: alpha - 1)
+    name = "per row" if per_row else regime_of(a)
+    launch(
+        forward_kernel,
+        (scores, weights),
+        a,
+        stride,
+        heavy=name in HEAVY,
+        PER_ROW=per_row,
+        REGIME=REGIMES[name],
+    )
+    return weights
+
+
+def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
+    """Gradient with respect to the scores."""
+    weights, cotangent = weights.contiguous(), cotangent.contiguous()
+    gradient = torch.empty_like(weights)
+    a, stride, per_row = parameter_of(alpha, weights, lambda alpha: alpha - 1)
+    launch(backward_kernel, (weights, cotangent, gradient), a, stride, PER_ROW=per_row)
+    return gradient
+
+
+def regime_of(a: float) -> str:
+    """The regime of a number a = alpha - 1."""
+    named = {0.0: "softmax", 0.5: "1.5", 1.0: "sparsemax", float("inf"): "argmax"}
+    return named.get(a) or ("1 to 2" if a < 1 else "above 2")
+
+
+# --- forward --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def forward_kernel(
+    scores,
+    weights,
+    a,
+    stride,
+    count,
+    size,
+    PER_ROW: tl.constexpr,
+    REGIME: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    rows = source_of(scores, count, size, R, B)
+    a = load_parameter(a, stride, count, R, PER_ROW)
+    if WHOLE:
+        _solve(held, (streamed(rows, 0),), 1, rows, weights, a, REGIME, R)
+    else:
+        _solve(streamed, rows, tl.cdiv(size, B), rows, weights, a, REGIME, R)
+
+
+@triton.jit
+def _solve(
+    tile: tl.constexpr, source, tiles, rows, weights, a, REGIME: tl.constexpr, R: tl.constexpr
+):
+    top, spoiled = row_top(tile, source, tiles, R)
+    ready = (top > -INFINITY) & ~spoiled
+    edge, root = solve_rows(tile, source, tiles, ready, top, a, REGIME)
+    total = tl.zeros_like(top)
+    for j in range(tiles):
+        total += tl.sum(weights_of(tile(source, j), top, edge, root, a, REGIME), 1)
+    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
+    for j in range(tiles):
+        p = weights_of(tile(source, j), top, edge, root, a, REGIME)
+        p = tl.where(ready[:, None], p * scale, 0.0)
+        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), p))
+
+
+@triton.jit
+def solve_rows(tile: tl.constexpr, source, tiles, ready, top, a, REGIME: tl.constexpr):
+    """Two numbers per row for `weights_of`: the smallest selected score (a > 1), and the root."""
+    edge, root = top, tl.zeros_like(top) + 1.0
+    active = ready.to(tl.int32)
+    if REGIME == SPARSEMAX:
+        root = convex_root(tile, source, tiles, active, top, a, a, 1)
+    elif REGIME == SQUARE:
+        root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 2)
+    elif REGIME == CONVEX:
+        root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 0)
+    elif REGIME == CONCAVE:
+        edge, root = _concave_root(tile, source, tiles, active, top, a)
+    elif REGIME == ANY:
+        convex = (a > 0.0) & (a <= 1.0)
+        concave = (a > 1.0) & (a < INFINITY)
+        b = tl.where(convex, a, 0.5)
+        here = tl.where(convex, active, 0)
+        s = convex_root(tile, source, tiles, here, top, b, 1.0 / b, 0)
+        here = tl.where(concave, active, 0)
+        edge, root = _concave_root(tile, source, tiles, here, top, tl.where(concave, a, 2.0))
+        root = tl.where(convex, s, root)
+    return edge, root
+
+
+@triton.jit
+def weights_of(scores, top, edge, root, a, REGIME: tl.constexpr):
+    """Weights of a tile up to the sum of their row."""
+    if REGIME == SOFTMAX:
+        return _softmax(scores, top)
+    elif REGIME == ARGMAX:
+        return (scores == top[:, None]).to(tl.float32)
+    elif REGIME == CONCAVE:
+        return _concave(scores, edge, root, a)
+    elif REGIME == ANY:
+        p = _convex(scores, top, root, tl.where((a > 0.0) & (a <= 1.0), a, 0.5), REGIME)
+        p = tl.where((a == 0.0)[:, None], _softmax(scores, top), p)
+        b = tl.where((a > 1.0) & (a < INFINITY), a, 2.0)
+        p = tl.where((a > 1.0)[:, None], _concave(scores, edge, root, b), p)
+        return tl.where((a == INFINITY)[:, None], (scores == top[:, None]).to(tl.float32), p)
+    else:
+        return _convex(scores, top, root, a, REGIME)
+
+
+@triton.jit
+def _softmax(scores, top):
+    return tl.exp2((scores - top[:, None]) * 1.4426950408889634)
+
+
+@triton.jit
+def _convex(scores, top, root, a, REGIME: tl.constexpr):
+    z = distance(scores, top, a) * (1.0 / root)[:, None]
+    u = tl.maximum(1.0 - z, 0.0)
+    if REGIME == SPARSEMAX:
+        return u
+    elif REGIME == SQUARE:
+        return u * u
+    else:
+        return power_of_rest(z, (1.0 / a)[:, None])
+
+
+@triton.jit
+def _lead_power(scores, c, a):
+    """((a (score - c))_+) ** (1 / a): what a threshold c gives to each entry."""
+    return power((scores - c[:, None]) * a[:, None], (1.0 / a)[:, None])
+
+
+@triton.jit
+def _concave(scores, edge, w, a):
+    weights, _ = _weights_and_slopes(scores, edge, w, a)
+    return weights
+
+
+@triton.jit
+def _weights_and_slopes(scores, edge, w, a):
+    """p = (w^a + a (score - edge))^(1/a) and dp/dw = (w / p)^(a-1) from the smallest score up."""
+    inside = scores >= edge[:, None]
+    lead = tl.where(inside, (scores - edge[:, None]) * a[:, None], 0.0)
+    log_w = log2_of(w)
+    first = (a * log_w)[:, None]
+    second = tl.where(lead > 0.0, log2_of(lead), -INFINITY)
+    large, small = tl.maximum(first, second), tl.minimum(first, second)
+    logs = (large + log2_of(1.0 + tl.exp2(small - large))) * (1.0 / a)[:, None]
+    weights = tl.where(inside, tl.exp2(logs), 0.0)
+    slopes = tl.where(inside, tl.exp2((a - 1.0)[:, None] * (log_w[:, None] - logs)), 0.0)
+    return weights, slopes
+
+
+@triton.jit
+def _concave_root(tile: tl.constexpr, source, tiles, active, top, a):
+    """The smallest selected score and its weight w, by the convex equation ``sum p(w) = 1``."""
+    one = tl.zeros_like(top) + 1.0
+    low = top - 1.000001 / a
+    edge = smallest_passing(tile, source, tiles, active, low, top, _lead_power, a, one)
+    selected = tl.zeros_like(top)
+    for j in range(tiles):
+        selected += tl.sum((tile(source, j) >= edge[:, None]).to(tl.float32), 1)
+    w = 1.0 / tl.maximum(selected, 1.0)
+    high = w
+    low = tl.zeros_like(top)
+    step = 4.0 * one
+    while tl.max(active, 0) > 0:
+        total = tl.zeros_like(top)
+        slope = tl.zeros_like(top)
+        for j in range(tiles):
+            p, dp = _weights_and_slopes(tile(source, j), edge, w, a)
+            total += tl.sum(p, 1)
+            slope += tl.sum(dp, 1)
+        above = total >= 1.0
+        low = tl.where(above, low, tl.maximum(low, w))
+        high = tl.where(above, tl.minimum(high, w), high)
+        target = w - (total - 1.0) / tl.maximum(slope, 1.0)
+        active, w, step = advance(active, low, high, w, target, step, 3e-8 + 1e-7 * w)
+    return edge, w
+
+
+# --- backward -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def backward_kernel(
+    weights,
+    cotangent,
+    gradient,
+    a,
+    stride,
+    count,
+    size,
+    PER_ROW: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    p = source_of(weights, count, size, R, B)
+    v = source_of(cotangent, count, size, R, B)
+    a = load_parameter(a, stride, count, R, PER_ROW)
+    if WHOLE:
+        _through(held, (streamed(p, 0),), (streamed(v, 0),), 1, p, gradient, a, R)
+    else:
+        _through(streamed, p, v, tl.cdiv(size, B), p, gradient, a, R)
+
+
+@triton.jit
+def _through(tile: tl.constexpr, p, v, tiles, rows, gradient, a, R: tl.constexpr):
+    """g (v - mean), g = p^(2 - alpha), the mean taken with weights g."""
+    total = tl.zeros((R,), tl.float32)
+    inner = tl.zeros((R,), tl.float32)
+    steepest = tl.zeros((R,), tl.float32)
+    origin = tl.zeros((R,), tl.float32)
+    for j in range(tiles):
+        g = slopes_of(tile(p, j), a)
+        total, inner, steepest, origin = add_to_mean(
+            g, tile(v, j), total, inner, steepest, origin
+        )
+    mean = inner / tl.where(total > 0.0, total, 1.0)
+    for j in range(tiles):
+        here = tile(p, j)
+        g = slopes_of(here, a)
+        out = tl.where(g > 0.0, g * ((tile(v, j) - origin[:, None]) - mean[:, None]), 0.0)
+        write(gradient, rows, j, tl.where(here != here, float("nan"), out))
+
+
+@triton.jit
+def slopes_of(p, a):
+    """g = p^(2 - alpha) on the support, 0 elsewhere and for alpha = inf; tiny weights are steep."""
+    exponent = tl.where(a < INFINITY, 1.0 - a, 0.0)[:, None]
+    g = tl.minimum(power(p, exponent), 1.8e19)
+    return tl.where((a < INFINITY)[:, None], g, 0.0)
+
+
+@triton.jit
+def add_to_mean(g, v, total, inner, steepest, origin):
+    """Add a tile to the sums of g and g (v - origin).
+
+    The origin is the cotangent where g is largest so far: one slope may exceed all others by far, and
+    centered there the differences keep their digits.
+    """
+    here = tl.max(g, 1)
+    value = tl.max(tl.where((g == here[:, None]) & (g > 0.0), v, -INFINITY), 1)
+    moved = tl.where(here > steepest, value, origin)
+    inner += total * (origin - moved)
+    inner += tl.sum(tl.where(g > 0.0, g * (v - moved[:, None]), 0.0), 1)
+    return total + tl.sum(g, 1), inner, tl.maximum(steepest, here), moved

@@ -1,0 +1,282 @@
+# mypy: ignore-errors
+r"""Alpha-normmax in Triton, forward and backward; the mathematics is that of the package's docstring.
+
+The weights are powers e = 1/(alpha - 1) of the lead over the threshold. For alpha > 2 such a power has
+an infinite slope at the threshold, which therefore needs more digits than float32 has: a few Newton
+steps in float64 follow there. They use additions, products and quotients only.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hopfy._kernels.row_launch import launch, load_parameter, parameter_of, source_of, write
+from hopfy._kernels.threshold.gpu import (
+    INFINITY,
+    convex_root,
+    distance,
+    held,
+    log2_of,
+    power,
+    power_of_rest,
+    row_top,
+    streamed,
+)
+
+__all__ = ["HEAVY", "REGIMES", "backward_kernel", "forward_kernel", "solve", "vjp"]
+
+# What a kernel is compiled for.
+STEEP, PLAIN, FLAT, UNIFORM, ANY = (tl.constexpr(n) for n in range(5))
+REGIMES = {"1 to 2": 0, "2": 1, "above 2": 2, "inf": 3, "per row": 4}
+HEAVY = {"above 2", "inf", "per row"}
+
+
+def solve(scores: Tensor, alpha: Tensor) -> Tensor:
+    """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
+    scores = scores.contiguous()
+    weights = torch.empty_like(scores)
+    a, stride, per_row = parameter_of(alpha, scores, lambda alpha: alpha - 1)
+    name = "per row" if per_row else regime_of(a)
+    launch(
+        forward_kernel,
+        (scores, weights),
+        a,
+        stride,
+        heavy=name in HEAVY,
+        PER_ROW=per_row,
+        REGIME=REGIMES[name],
+    )
+    return weights
+
+
+def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
+    """Gradient with respect to the scores."""
+    weights, cotangent = weights.contiguous(), cotangent.contiguous()
+    gradient = torch.empty_like(weights)
+    a, stride, per_row = parameter_of(alpha, weights, lambda alpha: alpha - 1)
+    launch(backward_kernel, (weights, cotangent, gradient), a, stride, PER_ROW=per_row)
+    return gradient
+
+
+def regime_of(a: float) -> str:
+    """The regime of a number a = alpha - 1."""
+    named = {1.0: "2", float("inf"): "inf"}
+    return named.get(a) or ("1 to 2" if a < 1 else "above 2")
+
+
+# --- forward --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def forward_kernel(
+    scores,
+    weights,
+    a,
+    stride,
+    count,
+    size,
+    PER_ROW: tl.constexpr,
+    REGIME: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    rows = source_of(scores, count, size, R, B)
+    a = load_parameter(a, stride, count, R, PER_ROW)
+    if WHOLE:
+        _solve(held, (streamed(rows, 0),), 1, rows, weights, a, REGIME, R)
+    else:
+        _solve(streamed, rows, tl.cdiv(size, B), rows, weights, a, REGIME, R)
+
+
+@triton.jit
+def _solve(
+    tile: tl.constexpr, source, tiles, rows, weights, a, REGIME: tl.constexpr, R: tl.constexpr
+):
+    top, spoiled = row_top(tile, source, tiles, R)
+    ready = (top > -INFINITY) & ~spoiled
+    root = solve_rows(tile, source, tiles, ready, top, a, REGIME)
+    if REGIME == FLAT or REGIME == UNIFORM or REGIME == ANY:
+        precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
+    else:
+        precise = root
+    total = tl.zeros_like(top)
+    for j in range(tiles):
+        total += tl.sum(_weights_of(tile(source, j), top, precise, a, REGIME), 1)
+    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
+    for j in range(tiles):
+        y = _weights_of(tile(source, j), top, precise, a, REGIME)
+        y = tl.where(ready[:, None], y * scale, 0.0)
+        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), y))
+
+
+@triton.jit
+def solve_rows(tile: tl.constexpr, source, tiles, ready, top, a, REGIME: tl.constexpr):
+    """The root of the threshold equation with gamma = 1 + 1 / a, in float32."""
+    active = ready.to(tl.int32)
+    one = tl.zeros_like(top) + 1.0
+    gamma = 1.0 + 1.0 / a
+    if REGIME == PLAIN:
+        return convex_root(tile, source, tiles, active, top, one, gamma, 2)
+    elif REGIME == UNIFORM:
+        return convex_root(tile, source, tiles, active, top, one, gamma, 1)
+    else:
+        return convex_root(tile, source, tiles, active, top, one, gamma, 0)
+
+
+@triton.jit
+def weights_of(scores, top, root, a, REGIME: tl.constexpr):
+    """Weights of a tile up to the sum of their row, from a root in float32."""
+    z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
+    if REGIME == PLAIN:
+        return tl.maximum(1.0 - z, 0.0)
+    elif REGIME == UNIFORM:
+        return (z < 1.0).to(tl.float32)
+    else:
+        return power_of_rest(z, (1.0 / a)[:, None])
+
+
+@triton.jit
+def _weights_of(scores, top, root, a, REGIME: tl.constexpr):
+    """The same; the root may be float64."""
+    if REGIME == STEEP or REGIME == PLAIN:
+        return weights_of(scores, top, root, a, REGIME)
+    else:
+        lead = power(_lead(scores, top, root).to(tl.float32), (1.0 / a)[:, None])
+        if REGIME == ANY:
+            plain = weights_of(scores, top, root.to(tl.float32), a, REGIME)
+            lead = tl.where((a > 1.0)[:, None], lead, plain)
+        return lead
+
+
+@triton.jit
+def _lead(scores, top, root):
+    """root - (top - score) in float64, where float32 has lost the small leads."""
+    return root[:, None] - (top.to(tl.float64)[:, None] - scores.to(tl.float64))
+
+
+@triton.jit
+def _polish(tile: tl.constexpr, source, tiles, ready, top, root, exponent):
+    """Newton in float64 for ``sum lead^(1 + exponent) = 1`` from a root that float32 knows.
+
+    The steps shrink until rounding ends that.
+    """
+    root = root.to(tl.float64)
+    gamma = exponent.to(tl.float64) + 1.0
+    active = ready.to(tl.int32)
+    before = tl.zeros_like(root) + 1.0
+    while tl.max(active, 0) > 0:
+        first = tl.zeros_like(root)
+        total = tl.zeros_like(root)
+        for j in range(tiles):
+            lead = _lead(tile(source, j), top, root)
+            inside = lead > 0.0
+            lead = tl.where(inside, lead, 1.0)
+            logs = exponent.to(tl.float64)[:, None] * _log2_double(lead)
+            powers = tl.where(inside, _exp2_double(logs), 0.0)
+            first += tl.sum(powers, 1)
+            total += tl.sum(powers * lead, 1)
+        step = (total - 1.0) / (gamma * tl.where(first > 0.0, first, 1.0))
+        size = tl.abs(step)
+        useful = (active > 0) & (size < 0.5 * before)
+        root = tl.where(useful, tl.minimum(root - step, 1.0), root)
+        before = size
+        active = (useful & (size > 1e-13)).to(tl.int32)
+    return root
+
+
+@triton.jit
+def _log2_double(x):
+    """log2 of normal positive float64 numbers."""
+    bits = x.to(tl.int64, bitcast=True)
+    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52
+    mantissa = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
+    f = (mantissa - 1.0) / (mantissa + 1.0)
+    q = f * f
+    series = tl.zeros_like(f)
+    for n in tl.static_range(10):
+        series = series * q + 1.0 / (19 - 2 * n)
+    return exponent.to(tl.float64) + 2.8853900817779268 * f * series
+
+
+@triton.jit
+def _exp2_double(y):
+    """2 ** y for y <= 0."""
+    y = tl.maximum(y, -1000.0)
+    whole = tl.floor(y + 0.5)
+    t = (y - whole) * 0.6931471805599453
+    series = tl.zeros_like(t) + 1.0
+    for n in tl.static_range(13):
+        series = 1.0 + t * series * (1.0 / (13 - n))
+    return series * ((whole.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+# --- backward -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def backward_kernel(
+    weights,
+    cotangent,
+    gradient,
+    a,
+    stride,
+    count,
+    size,
+    PER_ROW: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    y = source_of(weights, count, size, R, B)
+    v = source_of(cotangent, count, size, R, B)
+    a = load_parameter(a, stride, count, R, PER_ROW)
+    if WHOLE:
+        _through(held, (streamed(y, 0),), (streamed(v, 0),), 1, y, gradient, a, R)
+    else:
+        _through(streamed, y, v, tl.cdiv(size, B), y, gradient, a, R)
+
+
+@triton.jit
+def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, a, R: tl.constexpr):
+    """t - y sum(t) with t = kappa (v - sum(y v))."""
+    top = tl.zeros((R,), tl.float32)
+    for j in range(tiles):
+        top = tl.maximum(top, tl.max(tile(y, j), 1))
+    mass = tl.zeros((R,), tl.float32)
+    mean = tl.zeros((R,), tl.float32)
+    for j in range(tiles):
+        here = tile(y, j)
+        mass += tl.sum(share_of_norm(here, top, a), 1)
+        mean += tl.sum(tl.where(here > 0.0, here * tile(v, j), 0.0), 1)
+    total = tl.zeros((R,), tl.float32)
+    for j in range(tiles):
+        kappa = curvatures(tile(y, j), top, mass, a)
+        total += tl.sum(tl.where(kappa > 0.0, kappa * (tile(v, j) - mean[:, None]), 0.0), 1)
+    for j in range(tiles):
+        here = tile(y, j)
+        kappa = curvatures(here, top, mass, a)
+        out = kappa * (tile(v, j) - mean[:, None]) - here * total[:, None]
+        out = tl.where(kappa > 0.0, out, 0.0)
+        write(gradient, rows, j, tl.where(here != here, float("nan"), out))
+
+
+@triton.jit
+def share_of_norm(y, top, a):
+    """(y / top)^alpha, whose sum is (norm / top)^alpha; top is a row's largest weight."""
+    alpha = tl.where(a < INFINITY, a + 1.0, 2.0)[:, None]
+    return power(y / tl.where(top > 0.0, top, 1.0)[:, None], alpha)
+
+
+@triton.jit
+def curvatures(y, top, mass, a):
+    r""":math:`\kappa = \|y\|_\alpha (y / \|y\|_\alpha)^{2 - \alpha} / (\alpha - 1)`, 0 for alpha = inf."""
+    b = tl.where(a < INFINITY, a, 1.0)
+    top = tl.where(top > 0.0, top, 1.0)
+    slopes = tl.minimum(power(y / top[:, None], (1.0 - b)[:, None]), 1.8e19)
+    norm = tl.exp2(log2_of(mass) * (b / (b + 1.0)))  # (norm / top)^(alpha - 1)
+    kappa = slopes * (top * norm / b)[:, None]
+    return tl.where((a < INFINITY)[:, None], kappa, 0.0)

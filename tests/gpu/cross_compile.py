@@ -1,0 +1,256 @@
+"""Compile every configuration of every Triton kernel for GPUs that are not here.
+
+    python tests/gpu/cross_compile.py             # all targets, the table goes to docs/gpu-resources.md
+    python tests/gpu/cross_compile.py --some      # one target, a few configurations, as JSON
+
+Runs without a GPU: the compilers are part of Triton. Registers, spills and shared memory come from the
+binaries (``cuobjdump`` for NVIDIA, the metadata of the code object for AMD).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hopfy._kernels import row_launch
+from hopfy._kernels.attention import gpu as attention
+from hopfy._kernels.entmax import gpu as entmax
+from hopfy._kernels.ksubsets import gpu as ksubsets
+from hopfy._kernels.normmax import gpu as normmax
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "gpu-resources.md"
+
+# Limits of one block (workgroup): registers of a thread, of a block, and bytes of shared memory.
+LIMITS = {
+    "sm_80": (255, 65_536, 166_912),
+    "sm_90": (255, 65_536, 232_448),
+    "sm_100": (255, 65_536, 232_448),
+    "gfx942": (512, 131_072, 65_536),
+}
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+DTYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One kernel as it can be launched."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a binary needs."""
+
+    name: str
+    target: str
+    warps: int
+    registers: int
+    spills: int
+    shared: int
+
+    def problems(self) -> list[str]:
+        """Limits of the target that it exceeds."""
+        a_thread, a_block, shared = LIMITS[self.target]
+        threads = self.warps * TARGETS[self.target].warp_size
+        found = []
+        if self.registers > a_thread or self.registers * threads > a_block:
+            found.append(f"{self.registers} registers for {threads} threads")
+        if self.spills:
+            found.append(f"{self.spills} bytes of spilled registers")
+        if self.shared > shared:
+            found.append(f"{self.shared} bytes of shared memory")
+        return found
+
+
+def row_configurations(dtypes: tuple[str, ...] = tuple(DTYPES)) -> Iterator[Configuration]:
+    """All launches of the row kernels."""
+    for name, module in (("entmax", entmax), ("normmax", normmax)):
+        for regime, number in module.REGIMES.items():
+            constants = {"PER_ROW": regime == "per row", "REGIME": number}
+            heavy = regime in module.HEAVY
+            yield from _row(
+                f"{name} {regime}", module.forward_kernel, dtypes, heavy, 2, 1, constants
+            )
+        for per_row in (False, True):
+            label = f"{name} backward" + (" per row" if per_row else "")
+            constants = {"PER_ROW": per_row}
+            yield from _row(label, module.backward_kernel, dtypes, False, 3, 1, constants)
+    for per_row in (False, True):
+        label = "ksubsets" + (" per row" if per_row else "")
+        constants = {"PER_ROW": per_row}
+        yield from _row(label, ksubsets.forward_kernel, dtypes, False, 2, 2, constants)
+    yield from _row("ksubsets backward", ksubsets.backward_kernel, dtypes, False, 3, 0, {})
+
+
+def _row(
+    name: str,
+    kernel: Any,
+    dtypes: tuple[str, ...],
+    heavy: bool,
+    tensors: int,
+    parameters: int,
+    constants: dict[str, Any],
+) -> Iterator[Configuration]:
+    """A row kernel takes tensors, parameters, their stride, counts, and constants."""
+    number = "*fp32" if constants.get("PER_ROW") else "fp32"
+    for shape, dtype in product(row_launch.shapes(heavy), dtypes):
+        fixed = constants | {"R": shape.R, "B": shape.B, "WHOLE": shape.whole}
+        types = [DTYPES[dtype]] * tensors + [number] * parameters
+        types += ["i32"] * (bool(parameters) + 2) + ["constexpr"] * len(fixed)
+        signature = dict(zip(kernel.arg_names, types, strict=True))
+        label = f"{name} ({dtype}, {shape.R} x {shape.B}{'' if shape.whole else ', several passes'})"
+        yield Configuration(label, kernel, signature, fixed, {"num_warps": shape.warps})
+
+
+# Which conditions a call has: arguments that are None are compiled away.
+_ABSENT = {
+    "plain": ("mask", "mask_of", "anywhere", "bias", "bias_of", "offset"),
+    "causal": ("mask", "mask_of", "anywhere", "bias", "bias_of"),
+    "mask": ("bias", "bias_of", "offset"),
+    "bias": ("mask", "mask_of", "anywhere", "offset"),
+    "all": (),
+}
+_OTHERS = {
+    "a": "fp32",
+    "scale": "fp32",
+    "mask": "*i8",
+    "mask_of": "*i64",
+    "anywhere": "*i8",
+    "bias_of": "*i64",
+    "rows": "*fp32",
+    "sums": "*fp32",
+    "in_parameter": "*fp32",
+    "order": "*i32",
+    "counts": "*i32",
+    "used": "*i8",
+}
+_KERNELS = ("threshold", "output", "queries", "keys")
+
+
+def attention_configurations(
+    sizes: tuple[int, ...] = (16, 32, 64, 128, 256),
+    dtypes: tuple[str, ...] = tuple(DTYPES),
+    masks: tuple[str, ...] = tuple(_ABSENT),
+) -> Iterator[Configuration]:
+    """All launches of the attention kernels with keys and values of one size."""
+    for (kind, name, module), size, dtype, visible in product(
+        ((0, "entmax", entmax), (1, "normmax", normmax)), sizes, dtypes, masks
+    ):
+        blocks = attention.blocks_for(size, size, getattr(torch, dtype))
+        for regime, number in module.REGIMES.items():
+            constants = {
+                "KIND": kind,
+                "REGIME": number,
+                "PER_ROW": regime == "per row",
+                "UPCAST": False,
+                **dict(zip(("BM", "BN", "BD", "BE"), blocks[:4], strict=True)),
+            }
+            for part in _KERNELS:
+                kernel = getattr(attention, f"{part}_kernel")
+                fixed = constants | ({"WANTED": True} if part == "queries" else {})
+                fixed |= dict.fromkeys(_ABSENT[visible])
+                label = f"attention {part}, {name} {regime}, {visible} ({dtype}, head {size})"
+                types = {
+                    name: "constexpr" if name in fixed else _type(name, dtype, constants)
+                    for name in kernel.arg_names
+                }
+                yield Configuration(label, kernel, types, fixed, {"num_warps": blocks.warps})
+
+
+def _type(name: str, dtype: str, constants: dict[str, Any]) -> str:
+    if name == "a" and constants["PER_ROW"]:
+        return "*fp32"
+    if name in ("queries", "keys", "values", "output", "cotangent", "bias"):
+        return DTYPES[dtype]
+    if name.startswith("in_") and name != "in_parameter":
+        return DTYPES[dtype]
+    return _OTHERS.get(name, "i32")
+
+
+def compile_for(configuration: Configuration, target: str) -> Resources:
+    """Compile, and read what the binary needs."""
+    source = ASTSource(
+        configuration.kernel,
+        signature=configuration.types,
+        constexprs=configuration.constants,
+    )
+    binary = triton.compile(source, target=TARGETS[target], options=configuration.options)
+    read = _of_cubin if "cubin" in binary.asm else _of_code_object
+    registers, spills = read(binary)
+    return Resources(
+        configuration.name,
+        target,
+        configuration.options["num_warps"],
+        registers,
+        spills,
+        binary.metadata.shared,
+    )
+
+
+def _of_cubin(binary: Any) -> tuple[int, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        said = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    registers, stack, local = (
+        int(re.search(rf"{name}:(\d+)", said)[1]) for name in ("REG", "STACK", "LOCAL")
+    )
+    return registers, stack + local
+
+
+def _of_code_object(binary: Any) -> tuple[int, int]:
+    text = binary.asm["amdgcn"]
+
+    def number(name: str) -> int:
+        return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
+
+    return number("vgpr_count"), number("vgpr_spill_count") + number("private_segment_fixed_size")
+
+
+if __name__ == "__main__":
+    import time
+    which, some = sys.argv[1], sys.argv[2:]
+    start = time.time()
+    n = 0
+    cs = row_configurations() if which=="rows" else attention_configurations((64,128,256),("float32","float16"),("all",)) if which == "att" else attention_configurations()
+    if which=="att": cs=(c for c in cs if any(r in c.name for r in ("entmax 1.5","entmax per row")))
+    for c in cs:
+        for t in TARGETS:
+            if some and t not in some: continue
+            try: r = compile_for(c, t)
+            except Exception as e:
+                print(c.name)
+                while e: print(str(e)[-900:], "<<<", type(e)); e = e.__cause__
+                raise SystemExit
+            n += 1
+            print(f"{time.time()-start:.0f}s", r, r.problems(), flush=True)
+    print(n, time.time()-start)
