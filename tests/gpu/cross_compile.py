@@ -169,6 +169,8 @@ def attention_configurations(
                 "REGIME": number,
                 "PER_ROW": regime == "per row",
                 "UPCAST": False,
+                "D": size,
+                "E": size,
                 **dict(zip(("BM", "BN", "BD", "BE"), blocks[:4], strict=True)),
             }
             for part in _KERNELS:
@@ -180,7 +182,7 @@ def attention_configurations(
                     name: "constexpr" if name in fixed else _type(name, dtype, constants)
                     for name in kernel.arg_names
                 }
-                yield Configuration(label, kernel, types, fixed, {"num_warps": blocks.warps})
+                yield Configuration(label, kernel, types, fixed, {"num_warps": blocks.warps, "num_stages": 1})
 
 
 def _type(name: str, dtype: str, constants: dict[str, Any]) -> str:
@@ -199,6 +201,12 @@ def compile_for(configuration: Configuration, target: str) -> Resources:
         configuration.kernel,
         signature=configuration.types,
         constexprs=configuration.constants,
+        # Torch's memory is aligned; a kernel launched on an unaligned view is compiled anew.
+        attrs={
+            (number,): [["tt.divisibility", 16]]
+            for number, type_ in enumerate(configuration.types.values())
+            if type_.startswith("*")
+        },
     )
     binary = triton.compile(source, target=TARGETS[target], options=configuration.options)
     read = _of_cubin if "cubin" in binary.asm else _of_code_object

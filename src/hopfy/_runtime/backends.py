@@ -39,6 +39,7 @@ __all__ = [
 
 _BACKENDS = ("auto", "reference", "cpu", "triton")
 _DTYPES = (torch.float32, torch.float64)
+_TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # float32 inside
 _ACCELERATORS = ("cuda", "xpu")  # an AMD device calls itself cuda, too
 
 _chosen: ContextVar[str] = ContextVar("hopfy_backend", default="auto")
@@ -104,16 +105,16 @@ def chosen_backend() -> str:
 def backend_for(tensor: Tensor) -> str:
     """``"reference"``, ``"cpu"`` or ``"triton"``: what serves this tensor now."""
     chosen = _chosen.get()
-    if chosen == "reference" or tensor.dtype not in _DTYPES or not has_plain_memory(tensor):
+    if chosen == "reference" or not has_plain_memory(tensor):
         return "reference"
     device = tensor.device.type
+    if device == "cpu" and chosen != "triton":
+        return "cpu" if tensor.dtype in _DTYPES and numba_is_available() else "reference"
+    if chosen == "cpu" or tensor.dtype not in _TRITON_DTYPES:
+        return "reference"
     if device == "cpu":
-        if chosen == "triton":
-            return "triton" if os.environ.get("TRITON_INTERPRET") == "1" else "reference"
-        return "cpu" if numba_is_available() else "reference"
-    if device in _ACCELERATORS and chosen != "cpu" and triton_is_available():
-        return "triton"
-    return "reference"
+        return "triton" if os.environ.get("TRITON_INTERPRET") == "1" else "reference"
+    return "triton" if device in _ACCELERATORS and triton_is_available() else "reference"
 
 
 def kernels_for(operation: str, tensor: Tensor, recorded: bool = False) -> ModuleType:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import as_dim, as_mask, as_scores
+from hopfy._runtime.backends import backend_for
+from hopfy._runtime.dispatch import records_gradients
 
 __all__ = ["along_rows", "checked"]
 
@@ -25,11 +27,16 @@ def along_rows(
         return scores.clone()
     last = dim == scores.ndim - 1
     rows = scores if last else scores.movedim(dim, -1)
-    if rows.dtype in (torch.float16, torch.bfloat16):
+    if rows.dtype in (torch.float16, torch.bfloat16) and not _served_as_they_are(rows):
         weights = apply(rows.float()).to(scores.dtype)
     else:
         weights = apply(rows)
     return weights if last else weights.movedim(-1, dim)
+
+
+def _served_as_they_are(rows: Tensor) -> bool:
+    """Whether a kernel reads half precision itself; gradients need weights in float32."""
+    return backend_for(rows) == "triton" and not records_gradients(rows)
 
 
 def checked(scores: Tensor, dim: int) -> int:

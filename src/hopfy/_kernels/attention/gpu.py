@@ -94,7 +94,7 @@ def forward(
     period = visible.period
     heads, across = groups * rows // period, triton.cdiv(period, blocks.BM)
     along = triton.cdiv(count, blocks.BN)
-    pointers, settings = _arguments(queries, visible, family, scale, blocks)
+    pointers, settings = _arguments(queries, e, visible, family, scale, blocks)
     state = State(
         settings,
         pointers,
@@ -104,7 +104,7 @@ def forward(
             torch.empty(heads, across, dtype=torch.int32, device=queries.device),
         ),
         torch.zeros(heads, across, along, dtype=torch.int8, device=queries.device),
-        (period, count, rows // period, d, e, along),
+        (period, count, rows // period, along),
     )
     output = queries.new_empty(groups, rows, e)
     grid = (across, heads)
@@ -162,7 +162,7 @@ def backward(
 
 
 def _arguments(
-    queries: Tensor, visible: Any, family: Any, scale: float, blocks: Blocks
+    queries: Tensor, value_size: int, visible: Any, family: Any, scale: float, blocks: Blocks
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What all kernels share: the map's parameter, mask and bias; and the constants."""
     kind, module = _MAPS[family.kind]
@@ -185,11 +185,14 @@ def _arguments(
         "PER_ROW": per_row,
         # The interpreter multiplies bfloat16 wrongly.
         "UPCAST": os.environ.get("TRITON_INTERPRET") == "1" and queries.dtype == torch.bfloat16,
+        "D": queries.shape[2],
+        "E": value_size,
         "BM": blocks.BM,
         "BN": blocks.BN,
         "BD": blocks.BD,
         "BE": blocks.BE,
         "num_warps": blocks.warps,
+        "num_stages": 1,
     }
     return pointers, settings
 
@@ -232,13 +235,13 @@ def threshold_kernel(
     period,
     count,
     repeat,
-    d,
-    e,
     along,
     KIND: tl.constexpr,
     REGIME: tl.constexpr,
     PER_ROW: tl.constexpr,
     UPCAST: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BD: tl.constexpr,
@@ -246,10 +249,10 @@ def threshold_kernel(
 ):
     place = row_numbers(period, BM)
     block, head, m, row, there = place
-    q = _load(queries, row, there, d, BD, UPCAST)
-    k = keys + (head // repeat).to(tl.int64) * count * d
+    q = _load(queries, row, there, D, BD, UPCAST)
+    k = keys + (head // repeat).to(tl.int64) * count * D
     conditions = (mask, mask_of, anywhere, mask_height, bias, bias_of, bias_height, offset)
-    source = (q, k, count, d, along, scale, head, block, m, period, conditions, tl.arange(0, BN))
+    source = (q, k, count, along, scale, head, block, m, period, conditions, D, tl.arange(0, BN))
     order += (head.to(tl.int64) * tl.num_programs(0) + block) * along
     alpha = _parameter(a, stride, row, there, PER_ROW)
     top, spoiled, tiles = _first_pass(source, order, alpha, there, KIND, BM, BN)
@@ -278,7 +281,7 @@ def _first_pass(
 
     What is a margin below a maximum has no weight, whatever follows.
     """
-    _, _, _, _, along, _, _, block, _, _, conditions, _ = source
+    _, _, _, along, _, _, block, _, _, conditions, _, _ = source
     _, _, _, _, _, _, _, offset = conditions
     end = along
     if offset is not None:
@@ -305,7 +308,7 @@ def _first_pass(
 @triton.jit
 def _is_visible(source, n):
     """Whether the boolean mask leaves anything of this block."""
-    _, _, _, _, along, _, head, block, _, _, conditions, _ = source
+    _, _, _, along, _, head, block, _, _, conditions, _, _ = source
     mask, mask_of, anywhere, mask_height, _, _, _, _ = conditions
     if mask is None:
         return True
@@ -339,13 +342,13 @@ def output_kernel(
     period,
     count,
     repeat,
-    d,
-    e,
     along,
     KIND: tl.constexpr,
     REGIME: tl.constexpr,
     PER_ROW: tl.constexpr,
     UPCAST: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BD: tl.constexpr,
@@ -353,11 +356,11 @@ def output_kernel(
 ):
     place = row_numbers(period, BM)
     block, head, m, row, there = place
-    q = _load(queries, row, there, d, BD, UPCAST)
+    q = _load(queries, row, there, D, BD, UPCAST)
     group = (head // repeat).to(tl.int64)
-    k = keys + group * count * d
+    k = keys + group * count * D
     conditions = (mask, mask_of, anywhere, mask_height, bias, bias_of, bias_height, offset)
-    source = (q, k, count, d, along, scale, head, block, m, period, conditions, tl.arange(0, BN))
+    source = (q, k, count, along, scale, head, block, m, period, conditions, D, tl.arange(0, BN))
     first = (head.to(tl.int64) * tl.num_programs(0) + block) * along
     alpha = _parameter(a, stride, row, there, PER_ROW)
     found = period * tl.num_programs(1)
@@ -373,13 +376,13 @@ def output_kernel(
         p = tl.where(ready[:, None], p, 0.0)
         if tl.max(tl.max(p, 1), 0) > 0.0:
             key = n * BN + tl.arange(0, BN)
-            v = _load(values + group * count * e, key.to(tl.int64), key < count, e, BE, UPCAST)
+            v = _load(values + group * count * E, key.to(tl.int64), key < count, E, BE, UPCAST)
             result += _product(p.to(v.dtype), v)
             total += tl.sum(p, 1)
             tl.store(used + first + n, 1)
     result = result / tl.where(total > 0.0, total, 1.0)[:, None]
     result = tl.where((top != top)[:, None], float("nan"), result)
-    _store(output, row, there, e, result, BE)
+    _store(output, row, there, E, result, BE)
     tl.store(rows + 3 * found + row, tl.where(total > 0.0, total, 1.0), mask=there)
 
 
@@ -413,14 +416,14 @@ def queries_kernel(
     period,
     count,
     repeat,
-    d,
-    e,
     along,
     WANTED: tl.constexpr,
     KIND: tl.constexpr,
     REGIME: tl.constexpr,
     PER_ROW: tl.constexpr,
     UPCAST: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BD: tl.constexpr,
@@ -428,13 +431,13 @@ def queries_kernel(
 ):
     place = row_numbers(period, BM)
     block, head, m, row, there = place
-    q = _load(queries, row, there, d, BD, UPCAST)
-    outside = _load(cotangent, row, there, e, BE, UPCAST)
+    q = _load(queries, row, there, D, BD, UPCAST)
+    outside = _load(cotangent, row, there, E, BE, UPCAST)
     group = (head // repeat).to(tl.int64)
-    k = keys + group * count * d
-    v = values + group * count * e
+    k = keys + group * count * D
+    v = values + group * count * E
     conditions = (mask, mask_of, anywhere, mask_height, bias, bias_of, bias_height, offset)
-    source = (q, k, count, d, along, scale, head, block, m, period, conditions, tl.arange(0, BN))
+    source = (q, k, count, along, scale, head, block, m, period, conditions, D, tl.arange(0, BN))
     first = (head.to(tl.int64) * tl.num_programs(0) + block) * along
     alpha = _parameter(a, stride, row, there, PER_ROW)
     found = period * tl.num_programs(1)
@@ -446,7 +449,7 @@ def queries_kernel(
         n = tl.load(order + first + i)
         if tl.load(used + first + n) != 0:
             p, along_p = _weights_and_slopes(
-                source, n, state, alpha, outside, v, e, UPCAST, KIND, REGIME, BN, BE
+                source, n, state, alpha, outside, v, UPCAST, KIND, REGIME, E, BN, BE
             )
             partial = row_sums(partial, p, along_p, state, alpha, KIND, WANTED)
     center, total, extra = _finish(partial, KIND)
@@ -456,17 +459,17 @@ def queries_kernel(
         n = tl.load(order + first + i)
         if tl.load(used + first + n) != 0:
             p, along_p = _weights_and_slopes(
-                source, n, state, alpha, outside, v, e, UPCAST, KIND, REGIME, BN, BE
+                source, n, state, alpha, outside, v, UPCAST, KIND, REGIME, E, BN, BE
             )
             ds = through(p, along_p, center, total, state, alpha, KIND)
             key = n * BN + tl.arange(0, BN)
-            here = _load(k, key.to(tl.int64), key < count, d, BD, UPCAST)
+            here = _load(k, key.to(tl.int64), key < count, D, BD, UPCAST)
             result += _product(ds.to(here.dtype), here)
             if WANTED:
                 slope -= tl.sum(parameter_slopes(p, state, extra, alpha, KIND) * ds, 1)
     spoiled = state[0] != state[0]
     result = tl.where(spoiled[:, None], float("nan"), result * scale)
-    _store(in_queries, row, there, d, result, BD)
+    _store(in_queries, row, there, D, result, BD)
     tl.store(sums + row, center, mask=there)
     tl.store(sums + found + row, total, mask=there)
     if WANTED:
@@ -508,13 +511,13 @@ def keys_kernel(
     period,
     count,
     repeat,
-    d,
-    e,
     along,
     KIND: tl.constexpr,
     REGIME: tl.constexpr,
     PER_ROW: tl.constexpr,
     UPCAST: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BD: tl.constexpr,
@@ -522,8 +525,8 @@ def keys_kernel(
 ):
     n = tl.program_id(0)
     group = tl.program_id(1).to(tl.int64)
-    k = keys + group * count * d
-    v = values + group * count * e
+    k = keys + group * count * D
+    v = values + group * count * E
     found = period * tl.num_programs(1) * repeat
     blocks = tl.cdiv(period, BM)
     conditions = (mask, mask_of, anywhere, mask_height, bias, bias_of, bias_height, offset)
@@ -536,23 +539,24 @@ def keys_kernel(
             m = block * BM + tl.arange(0, BM)
             there = m < period
             row = head.to(tl.int64) * period + m
-            q = _load(queries, row, there, d, BD, UPCAST)
-            outside = _load(cotangent, row, there, e, BE, UPCAST)
-            source = (q, k, count, d, along, scale, head, block, m, period, conditions, tl.arange(0, BN))
+            q = _load(queries, row, there, D, BD, UPCAST)
+            outside = _load(cotangent, row, there, E, BE, UPCAST)
+            keys_here = tl.arange(0, BN)
+            source = (q, k, count, along, scale, head, block, m, period, conditions, D, keys_here)
             alpha = _parameter(a, stride, row, there, PER_ROW)
             state = _row_state(rows, row, there, found)
             center = tl.load(sums + row, mask=there, other=0.0)
             total = tl.load(sums + found + row, mask=there, other=0.0)
             p, along_p = _weights_and_slopes(
-                source, n, state, alpha, outside, v, e, UPCAST, KIND, REGIME, BN, BE
+                source, n, state, alpha, outside, v, UPCAST, KIND, REGIME, E, BN, BE
             )
             ds = through(p, along_p, center, total, state, alpha, KIND)
             in_value += _product(tl.trans(p).to(outside.dtype), outside)
             in_key += _product(tl.trans(ds).to(q.dtype), q)
     key = n * BN + tl.arange(0, BN)
     at = group * count + key
-    _store(in_keys, at, key < count, d, in_key * scale, BD)
-    _store(in_values, at, key < count, e, in_value, BE)
+    _store(in_keys, at, key < count, D, in_key * scale, BD)
+    _store(in_values, at, key < count, E, in_value, BE)
 
 
 @triton.jit
@@ -572,10 +576,10 @@ def _weights_and_slopes(
     alpha,
     outside,
     values,
-    e,
     UPCAST: tl.constexpr,
     KIND: tl.constexpr,
     REGIME: tl.constexpr,
+    E: tl.constexpr,
     BN: tl.constexpr,
     BE: tl.constexpr,
 ):
@@ -585,7 +589,7 @@ def _weights_and_slopes(
     p = weights_of(block_scores(source, n), top, edge, root, alpha, KIND, REGIME)
     p = tl.where((top > -INFINITY)[:, None], p / total[:, None], 0.0)
     key = n * BN + tl.arange(0, BN)
-    v = _load(values, key.to(tl.int64), key < count, e, BE, UPCAST)
+    v = _load(values, key.to(tl.int64), key < count, E, BE, UPCAST)
     return p, _product(outside, tl.trans(v))
 
 
@@ -593,7 +597,7 @@ def _weights_and_slopes(
 
 
 @triton.jit
-def _load(pointer, row, there, size, B: tl.constexpr, UPCAST: tl.constexpr):
+def _load(pointer, row, there, size: tl.constexpr, B: tl.constexpr, UPCAST: tl.constexpr):
     """Rows (len(row), B) of a matrix with ``size`` columns, zeros outside."""
     column = tl.arange(0, B)
     inside = there[:, None] & (column < size)[None, :]
@@ -605,7 +609,7 @@ def _load(pointer, row, there, size, B: tl.constexpr, UPCAST: tl.constexpr):
 
 
 @triton.jit
-def _store(pointer, row, there, size, values, B: tl.constexpr):
+def _store(pointer, row, there, size: tl.constexpr, values, B: tl.constexpr):
     column = tl.arange(0, B)
     inside = there[:, None] & (column < size)[None, :]
     at = pointer + row[:, None] * size + column[None, :]

@@ -29,12 +29,12 @@ def listed(source, j):
 @triton.jit
 def block_scores(source, n):
     """Scores (BM, BN) of this program's queries and key block n; -inf where a key is not visible."""
-    q, keys, count, d, _, scale, head, _, m, period, conditions, columns = source
+    q, keys, count, _, scale, head, _, m, period, conditions, d, columns = source
     mask, mask_of, _, mask_height, bias, bias_of, bias_height, offset = conditions
     key = n * columns.shape[0] + columns
     size = tl.arange(0, q.shape[1])
     there = (key < count)[None, :]
-    at = keys + key.to(tl.int64)[None, :] * d + size[:, None]
+    at = keys + n.to(tl.int64) * columns.shape[0] * d + (columns[None, :] * d + size[:, None])
     k = tl.load(at, mask=there & (size < d)[:, None], other=0.0).to(q.dtype)
     scores = tl.dot(q, k, input_precision="ieee") * scale
     seen = (m < period)[:, None] & there

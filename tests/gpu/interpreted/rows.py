@@ -1,0 +1,199 @@
+"""Laws of the Triton row kernels, under Triton's interpreter: run by `test_interpreted.py`.
+
+The judge is the same public function in float64, itself judged by mpmath and others elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import hopfy
+from hopfy import functional as F
+from hopfy._runtime.backends import kernels_for
+
+INF = math.inf
+# Half precision: two units in the last place of a number below 1.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A map with its parameter."""
+
+    function: Callable[..., Tensor]
+    parameter: float
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__}({self.parameter})"
+
+    def __call__(self, scores: Tensor, parameter: Tensor | None = None) -> Tensor:
+        return self.function(scores, self.parameter if parameter is None else parameter)
+
+
+CASES = [
+    *(Case(F.entmax, a) for a in (1.0, 1.001, 1.25, 1.5, 1.9, 2.0, 2.2, 3.0, 10.0, 100.0, INF)),
+    *(Case(F.normmax, a) for a in (1.01, 1.5, 2.0, 2.2, 5.0, 20.0, INF)),
+    *(Case(F.ksubsets, k) for k in (0, 1, 2, 2.5)),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def by_triton(case: Case, scores: Tensor, parameter: Tensor | None = None) -> Tensor:
+    name = case.function.__name__
+    with hopfy.use_backend("triton"):
+        assert kernels_for(name, scores).__name__.endswith(".gpu")
+        return case(scores, parameter)
+
+
+def check(case: Case, scores: Tensor, parameter: Tensor | None = None) -> None:
+    """Weights against float64, exact zeros included."""
+    weights = by_triton(case, scores, parameter)
+    expected = case(scores.double(), None if parameter is None else parameter.double())
+    assert weights.dtype == scores.dtype
+    error = (weights.double() - expected).abs()
+    assert (weights.isnan() == expected.isnan()).all()
+    assert error.nan_to_num().max() <= TOLERANCE[scores.dtype]
+    smallest = torch.finfo(scores.dtype).tiny
+    wrong = (weights > 0) & (expected == 0) | (weights == 0) & (expected > smallest)
+    for place in wrong.nonzero():
+        assert _is_undecided(case, scores, expected, tuple(place.tolist())), (place, scores)
+
+
+def _is_undecided(case: Case, scores: Tensor, expected: Tensor, place: tuple[int, ...]) -> bool:
+    """Whether a change of this score in its last float32 digits moves it in or out of the support."""
+    row = scores[place[:-1]].double()
+    size = max(row[place[-1]].abs().item(), row[row.isfinite()].abs().max().item())
+    nudged = row.clone()
+    for way in (-1, 1):
+        nudged[place[-1]] = row[place[-1]] + way * 4 * 2**-24 * size
+        if (case(nudged)[place[-1]] > 0) != (expected[place] > 0):
+            return True
+    return False
+
+
+def scores_of(rows: int, size: int, scale: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    return (torch.randn(rows, size, dtype=torch.float64) * scale).to(dtype)
+
+
+@every_case
+def test_weights_and_zeros(case: Case) -> None:
+    for size, scale in ((3, 1.0), (40, 0.3), (300, 1.0)):
+        check(case, scores_of(3, size, scale))
+
+
+@every_case
+def test_what_is_not_finite(case: Case) -> None:
+    """-inf is not there; NaN and +inf affect their own row; a row of -inf is zero."""
+    scores = scores_of(5, 20, 1.0)
+    scores[0, 3:9] = -INF
+    scores[1, 4] = math.nan
+    scores[2, 5] = INF
+    scores[3] = -INF
+    check(case, scores)
+
+
+@every_case
+def test_gradients(case: Case) -> None:
+    """Gradients of scores and parameter; the spoiled row is NaN, the empty one zero."""
+    scores, cotangent = scores_of(6, 30, 0.7), torch.randn(6, 30)
+    scores[1] = -INF
+    scores[2, 5:] = -INF
+    parameter = torch.full((6,), float(case.parameter))
+    found, expected = [], []
+    for answer, kind in ((found, torch.float32), (expected, torch.float64)):
+        with hopfy.use_backend("triton" if kind == torch.float32 else "auto"):
+            leaves = scores.to(kind).requires_grad_(), parameter.to(kind).requires_grad_()
+            weights = case(*leaves)
+            answer += torch.autograd.grad(weights, leaves, cotangent.to(kind))
+    for ours, judge in zip(found, expected, strict=True):
+        steepness = abs(case.parameter - 2) if case.function is not F.ksubsets else 1
+        tolerance = 4e-6 * (1 + (steepness if steepness < INF else 0))
+        torch.testing.assert_close(
+            ours.double(), judge, rtol=tolerance, atol=tolerance * judge.abs().max().item() + 1e-7
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision(dtype: torch.dtype) -> None:
+    for case in CASES[2::4]:
+        check(case, scores_of(3, 70, 1.0, dtype))
+
+
+@pytest.mark.parametrize("function", [F.entmax, F.normmax, F.ksubsets])
+def test_a_parameter_for_each_row(function: Callable[..., Tensor]) -> None:
+    values = [case.parameter for case in CASES if case.function is function]
+    scores = scores_of(len(values), 50, 1.0)
+    check(Case(function, values[0]), scores, torch.tensor(values, dtype=torch.float64))
+
+
+def test_ties_and_margins() -> None:
+    """Equal scores share; whole answers are whole."""
+    for case in CASES:
+        scores = torch.zeros(2, 12)
+        scores[1, 4] = 2000.0 if case.parameter < 1.01 else 110.0
+        check(case, scores)
+
+
+@pytest.mark.slow
+@every_case
+@pytest.mark.parametrize("scale", [1e-8, 1e-2, 1.0, 30.0, 1e9])
+@pytest.mark.parametrize("size", [1, 2, 17, 513, 1500, 5000])
+def test_sizes_and_scales(case: Case, size: int, scale: float) -> None:
+    if case.parameter > size and case.function is F.ksubsets:
+        pytest.skip("nothing to choose from")
+    check(case, scores_of(2, size, scale))
+
+
+@pytest.mark.slow
+@every_case
+@pytest.mark.parametrize("size", [8_193, 131_072])
+def test_rows_of_several_passes(case: Case, size: int) -> None:
+    check(case, scores_of(1, size, 1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [700.25, 4000, 130_000.5])
+def test_many_selected(k: float) -> None:
+    check(Case(F.ksubsets, k), scores_of(1, 131_072, 1.0))
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rows=st.integers(1, 40),
+    size=st.integers(1, 140),
+    seed=st.integers(0, 2**31),
+    scale=st.sampled_from([1e-6, 0.1, 1.0, 5.0, 100.0]),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    holes=st.floats(0, 1),
+    levels=st.sampled_from([0, 4]),
+    map=st.sampled_from(["entmax", "normmax"]),
+    alpha=st.one_of(st.floats(1.001, 30), st.just(INF)),
+)
+def test_anything(
+    rows: int,
+    size: int,
+    seed: int,
+    scale: float,
+    dtype: torch.dtype,
+    holes: float,
+    levels: int,
+    map: str,
+    alpha: float,
+) -> None:
+    torch.manual_seed(seed)
+    scores = torch.randn(rows, size)
+    if levels:  # many ties
+        scores = (scores * levels).round() / levels
+    scores = (scores * scale).masked_fill(torch.rand(rows, size) < holes, -INF).to(dtype)
+    check(Case(getattr(F, map), alpha), scores)
