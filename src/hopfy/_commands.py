@@ -91,15 +91,19 @@ def _about(
 
 @app.command(cls=_ListingCommand)
 def bench(
-    subjects: Annotated[list[str] | None, typer.Argument(help="Which; all by default.")] = None,
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help="Which; by default all but gpu.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
     """Time hopfy against torch and other packages, after checking the answers."""
-    from hopfy.bench import SUBJECTS
+    from hopfy.bench import NEED_A_GPU, SUBJECTS
 
-    for subject in subjects or list(SUBJECTS):
+    for subject in subjects or [name for name in SUBJECTS if name not in NEED_A_GPU]:
         if subject not in SUBJECTS:
             raise _error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.", 2)
+        if subject in NEED_A_GPU and not torch.cuda.is_available():
+            raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
         with console.status(Text(subject)) as status:
             rows = [_fields(row) for row in SUBJECTS[subject](lambda at: status.update(Text(at)))]
         table = Table(title=subject)

@@ -1,10 +1,12 @@
-"""Compile every configuration of every Triton kernel for GPUs that are not here.
+"""Compile the Triton kernels for GPUs that are not here, and tabulate what the binaries need.
 
-    python tests/gpu/cross_compile.py             # all targets, the table goes to docs/gpu-resources.md
-    python tests/gpu/cross_compile.py --some      # one target, a few configurations, as JSON
+    python tests/gpu/cross_compile.py results.jsonl          # what docs/gpu-resources.md lists
+    python tests/gpu/cross_compile.py results.jsonl --all    # every option of every kernel (hours)
+    python tests/gpu/cross_compile.py results.jsonl --table  # write docs/gpu-resources.md
 
 Runs without a GPU: the compilers are part of Triton. Registers, spills and shared memory come from the
-binaries (``cuobjdump`` for NVIDIA, the metadata of the code object for AMD).
+binaries (``cuobjdump`` for NVIDIA, the metadata of the code object for AMD). Results that are in the
+file already are not compiled again.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import product
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,9 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+# Spilled bytes of a thread that are accepted: a few registers moved to the L1 cache. The table shows
+# where that happens.
+SPILLS = 512
 DTYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
 
@@ -81,7 +86,7 @@ class Resources:
         found = []
         if self.registers > a_thread or self.registers * threads > a_block:
             found.append(f"{self.registers} registers for {threads} threads")
-        if self.spills:
+        if self.spills > SPILLS:
             found.append(f"{self.spills} bytes of spilled registers")
         if self.shared > shared:
             found.append(f"{self.shared} bytes of shared memory")
@@ -124,7 +129,9 @@ def _row(
         types = [DTYPES[dtype]] * tensors + [number] * parameters
         types += ["i32"] * (bool(parameters) + 2) + ["constexpr"] * len(fixed)
         signature = dict(zip(kernel.arg_names, types, strict=True))
-        label = f"{name} ({dtype}, {shape.R} x {shape.B}{'' if shape.whole else ', several passes'})"
+        label = (
+            f"{name} ({dtype}, {shape.R} x {shape.B}{'' if shape.whole else ', several passes'})"
+        )
         yield Configuration(label, kernel, signature, fixed, {"num_warps": shape.warps})
 
 
@@ -182,7 +189,9 @@ def attention_configurations(
                     name: "constexpr" if name in fixed else _type(name, dtype, constants)
                     for name in kernel.arg_names
                 }
-                yield Configuration(label, kernel, types, fixed, {"num_warps": blocks.warps, "num_stages": 1})
+                yield Configuration(
+                    label, kernel, types, fixed, {"num_warps": blocks.warps, "num_stages": 1}
+                )
 
 
 def _type(name: str, dtype: str, constants: dict[str, Any]) -> str:
@@ -244,21 +253,82 @@ def _of_code_object(binary: Any) -> tuple[int, int]:
     return number("vgpr_count"), number("vgpr_spill_count") + number("private_segment_fixed_size")
 
 
+def listed_configurations() -> Iterator[Configuration]:
+    """What the documentation lists: all regimes, dtypes and block shapes, all conditions at once."""
+    attention_parts = [
+        *attention_configurations((64,), ("float16", "float32"), ("all",)),
+        *attention_configurations((128, 256), ("float16", "float32"), ("all",)),
+        *attention_configurations((64,), ("bfloat16",), ("all",)),
+    ]
+    yield from (c for c in attention_parts if "entmax 1.5" in c.name)
+    rows = list(row_configurations())
+    yield from (c for c in rows if "float32, 1 x 1024" in c.name)
+    yield from (c for c in rows if "float32" in c.name and "1 x 1024" not in c.name)
+    yield from (c for c in rows if "float32" not in c.name and "1 x 1024" in c.name)
+    chosen = ("entmax per row", "normmax 2", "normmax per row")
+    yield from (c for c in attention_parts if any(name in c.name for name in chosen))
+
+
+def few_configurations() -> Iterator[Configuration]:
+    """One of each kernel, for a quick check."""
+    chosen = ("entmax 1.5 (", "normmax backward (", "ksubsets (")
+    for configuration in row_configurations(("float16",)):
+        if "1 x 2048" in configuration.name and configuration.name.startswith(chosen):
+            yield configuration
+    for configuration in attention_configurations((64,), ("float16",), ("causal",)):
+        if "entmax 1.5" in configuration.name:
+            yield configuration
+
+
+def all_configurations() -> Iterator[Configuration]:
+    yield from row_configurations()
+    yield from attention_configurations()
+
+
+def read(file: Path) -> list[Resources]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Resources(**json.loads(line)) for line in lines]
+
+
+def collect(configurations: Iterator[Configuration], file: Path) -> list[Resources]:
+    """Compile what is not in the file yet, for every target, and add it."""
+    done = {(found.name, found.target) for found in read(file)}
+    for configuration, target in product(configurations, TARGETS):
+        if (configuration.name, target) not in done:
+            with file.open("a") as out:
+                out.write(json.dumps(asdict(compile_for(configuration, target))) + "\n")
+    return read(file)
+
+
+def table(results: list[Resources]) -> str:
+    """One line for each configuration: registers / spilled bytes / shared bytes on each target."""
+    names = dict.fromkeys(found.name for found in results)
+    cells = {(found.name, found.target): found for found in results}
+    lines = [
+        f"| kernel | warps | {' | '.join(TARGETS)} |",
+        "|---|---:|" + "---:|" * len(TARGETS),
+    ]
+    for name in names:
+        found = [cells.get((name, target)) for target in TARGETS]
+        texts = ["" if r is None else f"{r.registers} / {r.spills} / {r.shared}" for r in found]
+        warps = next(r.warps for r in found if r is not None)
+        lines.append(f"| {name} | {warps} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+_HEADING = """# Resources of the Triton kernels
+
+Written by `tests/gpu/cross_compile.py`, from binaries compiled with Triton {version}; no GPU took
+part. Each cell: registers of a thread / bytes of spilled registers of a thread / bytes of shared
+memory of a block. See [the page on GPUs](gpu.md) for what it means.
+
+"""
+
 if __name__ == "__main__":
-    import time
-    which, some = sys.argv[1], sys.argv[2:]
-    start = time.time()
-    n = 0
-    cs = row_configurations() if which=="rows" else attention_configurations((64,128,256),("float32","float16"),("all",)) if which == "att" else attention_configurations()
-    if which=="att": cs=(c for c in cs if any(r in c.name for r in ("entmax 1.5","entmax per row")))
-    for c in cs:
-        for t in TARGETS:
-            if some and t not in some: continue
-            try: r = compile_for(c, t)
-            except Exception as e:
-                print(c.name)
-                while e: print(str(e)[-900:], "<<<", type(e)); e = e.__cause__
-                raise SystemExit
-            n += 1
-            print(f"{time.time()-start:.0f}s", r, r.problems(), flush=True)
-    print(n, time.time()-start)
+    results_file = Path(sys.argv[1])
+    if "--table" in sys.argv:
+        heading = _HEADING.format(version=triton.__version__)
+        DOCUMENT.write_text(heading + table(read(results_file)) + "\n")
+    else:
+        every = "--all" in sys.argv
+        collect(all_configurations() if every else listed_configurations(), results_file)

@@ -21,9 +21,9 @@ SOURCE = Path(hopfy.__file__).parents[1]
 
 
 def run(laws: str, select: str) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "-m", select]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        + ["-W", "ignore::RuntimeWarning", "-m", select, str(HERE / "interpreted" / laws)],
+        [sys.executable, "-m", "pytest", *options, str(HERE / "interpreted" / laws)],
         env=os.environ | {"PYTHONPATH": str(SOURCE), "TRITON_INTERPRET": "1"},
         cwd=HERE.parents[1],
         capture_output=True,
@@ -44,7 +44,6 @@ def test_laws(laws: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(5400)
 @pytest.mark.parametrize("laws", ["rows.py", "attention.py"])
 def test_more_laws(laws: str) -> None:
     run(laws, "slow")

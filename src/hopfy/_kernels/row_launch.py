@@ -11,8 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-
-__all__ = ["Shape", "launch", "load_parameter", "parameter_of", "shape_for", "shapes", "source_of", "write"]
+__all__ = [
+    "Shape",
+    "launch",
+    "load_parameter",
+    "parameter_of",
+    "shape_for",
+    "shapes",
+    "source_of",
+    "write",
+]
 
 # A program takes R rows in tiles of B columns. Longer rows than the last tile are read again in every
 # pass, from the cache. Kernels that hold much per entry (many regimes, float64) take smaller tiles.
@@ -110,6 +118,3 @@ def write(pointer, source, j, values):
     at = j * columns.shape[1] + columns
     inside = (first >= 0) & (at < size)
     tl.store(pointer + first + at, values.to(pointer.dtype.element_ty), mask=inside)
-
-
-

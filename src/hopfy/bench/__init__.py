@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopfy.bench._attention import bench_attention
+from hopfy.bench._gpu import bench_gpu
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
 from hopfy.bench._memory import bench_memory
@@ -19,7 +20,7 @@ from hopfy.bench._retrieval import bench_retrieval
 from hopfy.bench._sequential import bench_sequential
 from hopfy.bench._structures import bench_structures
 
-__all__ = ["SUBJECTS"]
+__all__ = ["NEED_A_GPU", "SUBJECTS"]
 
 SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "maps": bench_maps,
@@ -31,4 +32,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "memory": bench_memory,
     "rationale": bench_rationale,
     "mil": bench_mil,
+    "gpu": bench_gpu,
 }
+# Subjects that are not part of "all".
+NEED_A_GPU = ("gpu",)

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad as fw
 
-from hopfy._checks import values_can_be_read
-from hopfy._runtime.backends import runs_compiled
+from hopfy._runtime.backends import backend_for
+from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, sdpa
 
@@ -130,9 +129,9 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
         return sdpa(inputs)
     plain = (
         family.kind in _FAMILIES
-        and values_can_be_read(inputs.query)
-        and fw._current_level < 0
-        and all(runs_compiled(x) for x in (inputs.query, inputs.key, inputs.value))
+        and not is_compiling()
+        and not forward_mode_is_active()
+        and all(backend_for(x) != "reference" for x in (inputs.query, inputs.key, inputs.value))
         and not (inputs.bias is not None and inputs.bias.requires_grad)
         and min(inputs.weights_shape, default=0) > 0
     )

@@ -85,8 +85,7 @@ def scores_of(rows: int, size: int, scale: float, dtype: torch.dtype = torch.flo
 
 @every_case
 def test_weights_and_zeros(case: Case) -> None:
-    for size, scale in ((3, 1.0), (40, 0.3), (300, 1.0)):
-        check(case, scores_of(3, size, scale))
+    check(case, scores_of(3, 150, 0.5))
 
 
 @every_case

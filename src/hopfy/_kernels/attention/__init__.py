@@ -17,14 +17,54 @@ The inner operation, the same for every backend:
 ``backward`` returns the gradients of queries, keys, values and the parameter; ``wanted`` says whether
 the last one is needed.
 
-Backends: `hopfy._kernels.attention.cpu_blocks` (numba loops around torch's products) and, if it is
-there, ``gpu`` (Triton). `reference` is the definition, in plain differentiable torch.
+Backends: `hopfy._kernels.attention.cpu_blocks` (numba loops around torch's products) and
+`hopfy._kernels.attention.gpu` (Triton); a state belongs to the module that made it. `reference` is the
+definition, in plain differentiable torch.
 """
 
 from __future__ import annotations
 
-from hopfy._kernels.attention.cpu_blocks import State, backward, forward
+import importlib
+import sys
+from typing import Any
+
+from torch import Tensor
+
 from hopfy._kernels.attention.reference import reference
 from hopfy._kernels.attention.types import Family, Visible
+from hopfy._runtime.backends import backend_for
 
-__all__ = ["Family", "State", "Visible", "backward", "forward", "reference"]
+__all__ = ["Family", "Visible", "backward", "forward", "reference"]
+
+_MODULES = {"cpu": "cpu_blocks", "triton": "gpu"}
+
+
+def forward(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Visible,
+    family: Family,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Any] | None:
+    """Output (G, R, E) and what `backward` needs; None where no backend can run."""
+    module = _MODULES.get(backend_for(queries))
+    if module is None:
+        return None
+    kernels = importlib.import_module(f"{__name__}.{module}")
+    found: tuple[Tensor, Any] | None = kernels.forward(
+        queries, keys, values, visible, family, scale, dropout
+    )
+    return found
+
+
+def backward(
+    state: Any, queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
+    kernels = sys.modules[type(state).__module__]
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = kernels.backward(
+        state, queries, keys, values, cotangent, wanted
+    )
+    return gradients

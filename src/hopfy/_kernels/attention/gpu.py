@@ -31,6 +31,7 @@ from hopfy._kernels.attention.gpu_maps import (
     through,
     weights_of,
 )
+from hopfy._kernels.attention.types import Family, Visible
 from hopfy._kernels.entmax import gpu as entmax
 from hopfy._kernels.normmax import gpu as normmax
 from hopfy._kernels.row_launch import parameter_of
@@ -57,16 +58,20 @@ def blocks_for(key_size: int, value_size: int, dtype: torch.dtype) -> Blocks:
     """The blocks for these sizes: a fixed choice, so that no result depends on a timing."""
     d, e = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
     wide = max(d, e)
-    if dtype == torch.float32:
-        m, n = (32, 32) if wide <= 128 else (16, 16)
+    if dtype == torch.float32:  # no tensor cores: operands stay in registers
+        m, n = (16, 32) if wide <= 64 else (16, 16)
     else:
-        m, n = (64, 64) if wide <= 64 else (64, 32) if wide <= 128 else (32, 32)
-    return Blocks(m, n, d, e, 4)
+        m, n = (64, 64) if wide <= 64 else (32, 32) if wide <= 128 else (16, 32)
+    return Blocks(m, n, d, e, 8)
 
 
 class State(NamedTuple):
     """What the backward pass needs beside the inputs."""
 
+    visible: Visible
+    family: Family
+    scale: float
+    dropout: float
     settings: dict[str, Any]
     pointers: tuple[Any, ...]
     rows: Tensor  # (4, G R): top, edge, root and sum of each row
@@ -79,8 +84,8 @@ def forward(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    visible: Any,
-    family: Any,
+    visible: Visible,
+    family: Family,
     scale: float = 1.0,
     dropout: float = 0.0,
 ) -> tuple[Tensor, State] | None:
@@ -96,6 +101,10 @@ def forward(
     along = triton.cdiv(count, blocks.BN)
     pointers, settings = _arguments(queries, e, visible, family, scale, blocks)
     state = State(
+        visible,
+        family,
+        scale,
+        dropout,
         settings,
         pointers,
         queries.new_empty(4, groups * rows, dtype=torch.float32),
@@ -162,7 +171,7 @@ def backward(
 
 
 def _arguments(
-    queries: Tensor, value_size: int, visible: Any, family: Any, scale: float, blocks: Blocks
+    queries: Tensor, value_size: int, visible: Visible, family: Family, scale: float, blocks: Blocks
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What all kernels share: the map's parameter, mask and bias; and the constants."""
     kind, module = _MAPS[family.kind]
@@ -177,8 +186,12 @@ def _arguments(
         anywhere = _by_block(mask, blocks.BM, blocks.BN)
         mask = mask.view(torch.int8)
     bias = None if visible.bias is None else visible.bias.contiguous()
-    pointers = (a, stride, scale, mask, visible.mask_of, anywhere, _height(mask))
-    pointers += (bias, visible.bias_of, _height(bias), visible.causal)
+    mask_of, bias_of = (
+        None if which is None else which.to(queries.device)
+        for which in (visible.mask_of, visible.bias_of)
+    )
+    pointers = (a, stride, scale, mask, mask_of, anywhere, _height(mask))
+    pointers += (bias, bias_of, _height(bias), visible.causal)
     settings = {
         "KIND": kind,
         "REGIME": module.REGIMES[regime],

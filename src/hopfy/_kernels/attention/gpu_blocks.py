@@ -34,7 +34,7 @@ def block_scores(source, n):
     key = n * columns.shape[0] + columns
     size = tl.arange(0, q.shape[1])
     there = (key < count)[None, :]
-    at = keys + n.to(tl.int64) * columns.shape[0] * d + (columns[None, :] * d + size[:, None])
+    at = keys + tl.cast(n, tl.int64) * columns.shape[0] * d + (columns[None, :] * d + size[:, None])
     k = tl.load(at, mask=there & (size < d)[:, None], other=0.0).to(q.dtype)
     scores = tl.dot(q, k, input_precision="ieee") * scale
     seen = (m < period)[:, None] & there

@@ -271,9 +271,7 @@ def _through(tile: tl.constexpr, p, v, tiles, rows, gradient, a, R: tl.constexpr
     origin = tl.zeros((R,), tl.float32)
     for j in range(tiles):
         g = slopes_of(tile(p, j), a)
-        total, inner, steepest, origin = add_to_mean(
-            g, tile(v, j), total, inner, steepest, origin
-        )
+        total, inner, steepest, origin = add_to_mean(g, tile(v, j), total, inner, steepest, origin)
     mean = inner / tl.where(total > 0.0, total, 1.0)
     for j in range(tiles):
         here = tile(p, j)

@@ -163,9 +163,7 @@ def _power_sums(x, s, gamma, POWER: tl.constexpr):
 
 
 @triton.jit
-def convex_root(
-    tile: tl.constexpr, source, tiles, active, top, scale, gamma, POWER: tl.constexpr
-):
+def convex_root(tile: tl.constexpr, source, tiles, active, top, scale, gamma, POWER: tl.constexpr):
     r"""The root s in (0, 1] of :math:`\sum (s - x_i)_+^\gamma = 1`, gamma >= 1, for active rows.
 
     :math:`s\,(\sum u^\gamma)^{1/\gamma}` is convex in s: Newton from the right never crosses the

@@ -1,0 +1,204 @@
+"""Laws of the Triton attention kernels, under Triton's interpreter: run by `test_interpreted.py`.
+
+The judge is the dense definition in float64: all scores, the map in float64, all weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import hopfy
+from hopfy import functional as F
+from hopfy._kernels.attention import gpu
+from hopfy._kernels.attention.types import Family, Visible
+
+INF = math.inf
+MAPS = {"entmax": F.entmax, "normmax": F.normmax}
+
+
+def judge(
+    inputs: list[Tensor], parameter: Tensor, visible: Visible, kind: str, scale: float
+) -> Tensor:
+    queries, keys, values = inputs
+    groups, rows, _ = queries.shape
+    scores = (queries * scale) @ keys.mT
+    bias = visible.dense_bias(groups, rows)
+    scores = scores if bias is None else scores + bias.double()
+    mask = visible.dense_mask(groups, rows, keys.shape[1])
+    scores = scores if mask is None else scores.masked_fill(~mask, -INF)
+    return MAPS[kind](scores, parameter) @ values
+
+
+def case(
+    groups: int = 1,
+    repeat: int = 1,
+    m: int = 20,
+    n: int = 37,
+    d: int = 8,
+    e: int = 12,
+    mask: str = "",
+    bias: str = "",
+    causal: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[list[Tensor], Visible]:
+    shapes = (groups, repeat * m, d), (groups, n, d), (groups, n, e)
+    heads = groups * repeat
+    visible = Visible(m, causal=causal)
+    if mask:
+        here = torch.rand(2, m if mask == "rows" else 1, n) > 0.4
+        visible = visible._replace(mask=here, mask_of=torch.randint(0, 2, (heads,)))
+    if bias:
+        here = torch.randn(heads, m if bias == "rows" else 1, n).to(dtype)
+        visible = visible._replace(bias=here, bias_of=torch.arange(heads))
+    return [torch.randn(shape).to(dtype) for shape in shapes], visible
+
+
+def check(
+    kind: str,
+    alpha: float | Tensor,
+    inputs: list[Tensor],
+    visible: Visible,
+    tolerance: float = 2e-6,
+    scale: float = 0.4,
+) -> gpu.State:
+    """Output and all gradients, relative to the largest entry of each."""
+    parameter = torch.as_tensor(alpha, dtype=torch.float64)
+    found = gpu.forward(*inputs, visible, Family(kind, parameter), scale)
+    assert found is not None
+    output, state = found
+    cotangent = torch.randn(output.shape).to(output.dtype)
+    ours = gpu.backward(state, *inputs, cotangent, wanted=True)
+    leaves = [x.double().requires_grad_() for x in inputs]
+    row = parameter.expand(leaves[0].shape[:2]).clone().requires_grad_()
+    expected = judge(leaves, row, visible, kind, scale)
+    gradients = torch.autograd.grad(expected, [*leaves, row], cotangent.double())
+    _close(output, expected, tolerance)
+    for number, (gradient, right) in enumerate(zip(ours, gradients, strict=True)):
+        assert gradient is not None
+        _close(gradient, right, tolerance * (1 if number == 2 else 8))
+    return state
+
+
+def _close(ours: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert (ours.isnan() == expected.isnan()).all()
+    error = (ours.double() - expected).nan_to_num().abs().max()
+    assert error <= tolerance * max(1.0, expected.detach().nan_to_num().abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("kind", "alpha"),
+    [("entmax", a) for a in (1.0, 1.5, 2.0, 3.0, INF)] + [("normmax", a) for a in (1.5, 2.0, INF)],
+)
+def test_every_map(kind: str, alpha: float) -> None:
+    check(kind, alpha, *case(m=17, n=35))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": 0, "repeat": 2},
+        {"causal": 17, "mask": "rows", "bias": "rows"},
+        {"causal": -5, "mask": "keys", "bias": "keys", "groups": 2},
+    ],
+    ids=str,
+)
+def test_every_condition(options: dict[str, Any]) -> None:
+    """Causal (both alignments; the first rows see nothing), masks, biases, grouped heads."""
+    check("entmax", 1.5, *case(**options))
+
+
+def test_a_parameter_for_each_row() -> None:
+    inputs, visible = case(repeat=2, m=10, n=33)
+    check("entmax", 1.2 + 1.2 * torch.rand(1, 20), inputs, visible)
+    check("normmax", 1.2 + 0.8 * torch.rand(1, 20), inputs, visible)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision(dtype: torch.dtype) -> None:
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
+    check("entmax", 1.5, *case(m=33, n=70, d=16, e=16, dtype=dtype), tolerance=tolerance)
+
+
+def test_nan_and_infinity() -> None:
+    """A query with NaN affects its own row only."""
+    inputs, visible = case(causal=-2)
+    inputs[0][0, 5, 3] = math.nan
+    output, state = gpu.forward(
+        *inputs, visible, Family("entmax", torch.tensor(1.5, dtype=torch.float64)), 1.0
+    )
+    assert output[0, 5].isnan().all()
+    assert (output[0, :2] == 0).all()
+    assert output[0, 6:].isfinite().all()
+    in_queries = gpu.backward(state, *inputs, torch.ones_like(output))[0]
+    assert in_queries[0, 5].isnan().all()
+    assert (in_queries[0, :2] == 0).all()
+
+
+def test_empty_blocks_are_skipped() -> None:
+    """A sliding window by a mask, and scores far apart: few blocks are on the lists, or used."""
+    inputs, _ = case(m=160, n=160, d=8)
+    place = torch.arange(160)
+    window = (place[:, None] - place).abs() <= 8
+    visible = Visible(160, mask=window[None], mask_of=torch.zeros(1, dtype=torch.int64))
+    state = check("entmax", 1.5, inputs, visible)
+    across, along = state.used.shape[1:]
+    assert state.lists[1].max() <= 3 < along
+    assert 0 < state.used.sum() <= 3 * across
+
+
+def test_the_public_function_takes_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    forward = gpu.forward
+    monkeypatch.setattr(gpu, "forward", lambda *args: calls.append(1) or forward(*args))
+    inputs = torch.randn(1, 2, 16, 8), torch.randn(1, 2, 25, 8), torch.randn(1, 2, 25, 8)
+    answers = []
+    for backend in ("triton", "reference"):
+        with hopfy.use_backend(backend):
+            leaves = [x.clone().requires_grad_() for x in inputs]
+            alpha = torch.tensor([[1.5], [2.0]], requires_grad=True)
+            output = F.attention(*leaves, is_causal=True, omega=hopfy.Tsallis(alpha))
+            gradients = torch.autograd.grad(output.sin().sum(), [*leaves, alpha])
+            answers.append((output, *gradients))
+    assert calls == [1]
+    for ours, theirs in zip(*answers, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=4e-6)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 2**31),
+    groups=st.integers(1, 2),
+    repeat=st.integers(1, 3),
+    m=st.integers(1, 70),
+    n=st.integers(1, 70),
+    d=st.integers(1, 40),
+    e=st.integers(1, 40),
+    mask=st.sampled_from(["", "rows", "keys"]),
+    bias=st.sampled_from(["", "rows", "keys"]),
+    causal=st.one_of(st.none(), st.integers(-20, 60)),
+    map=st.sampled_from([("entmax", 1.0, 2.0), ("normmax", 1.2, 2.0)]),
+    share=st.floats(0, 1),
+)
+def test_anything(seed: int, map: tuple[str, float, float], share: float, **options: Any) -> None:
+    torch.manual_seed(seed)
+    kind, low, high = map
+    check(kind, low + share * (high - low), *case(**options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [64, 100, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_large_heads(size: int, dtype: torch.dtype) -> None:
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-6}[dtype]
+    inputs, visible = case(m=20, n=40, d=size, e=size // 2, dtype=dtype)
+    check("entmax", 1.5, inputs, visible, tolerance=tolerance, scale=size**-0.5)

@@ -1,0 +1,136 @@
+"""What can be said about CUDA without a CUDA device: operators, tracing, compilation of kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+import hopfy
+from hopfy import functional as F
+from hopfy._runtime.backends import backend_for
+
+MAPS = [("entmax", 1.5), ("normmax", 2.0), ("ksubsets", 3.0)]
+every_map = pytest.mark.parametrize(("name", "parameter"), MAPS, ids=lambda x: str(x))
+
+
+@every_map
+def test_operators_keep_torchs_rules(name: str, parameter: float) -> None:
+    """Schema, fake tensors, autograd registration, tracing with dynamic shapes."""
+    operator = getattr(torch.ops.hopfy, name).default
+    scores = torch.randn(3, 8, requires_grad=True)
+    torch.library.opcheck(operator, (scores, torch.tensor(parameter)))
+
+
+@every_map
+def test_fake_cuda_tensors_keep_shape_dtype_and_device(name: str, parameter: float) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            scores = torch.empty(4, 7, device="cuda", dtype=dtype)
+            weights = getattr(torch.ops.hopfy, name)(scores, torch.tensor(parameter))
+            assert (weights.shape, weights.dtype) == (scores.shape, dtype)
+            assert weights.device.type == "cuda"
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, name: str, parameter: float) -> None:
+        super().__init__()
+        self.name, self.parameter = name, parameter
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return getattr(F, self.name)(scores, self.parameter)
+
+
+@every_map
+def test_export_on_fake_cuda_tensors(name: str, parameter: float) -> None:
+    """The operator stays whole in the graph."""
+    with FakeTensorMode():
+        scores = torch.empty(4, 7, device="cuda")
+    program = torch.export.export(_Module(name, parameter), (scores,), strict=False)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert f"hopfy.{name}.default" in targets
+
+
+def test_no_backend_reads_what_has_no_memory() -> None:
+    with FakeTensorMode():
+        assert backend_for(torch.empty(3, device="cuda")) == "reference"
+
+
+def test_importing_hopfy_does_not_import_triton() -> None:
+    program = "import sys, hopfy; assert 'triton' not in sys.modules"
+    source = Path(hopfy.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
+
+
+_FEW = """
+import json, sys
+from dataclasses import asdict
+sys.path.insert(0, sys.argv[1])
+import cross_compile as cc
+found = [cc.compile_for(c, "sm_90") for c in cc.few_configurations()]
+print(json.dumps([asdict(r) | {"problems": r.problems()} for r in found]))
+"""
+
+
+def _python(program: str, *arguments: str) -> str:
+    source = Path(hopfy.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=5400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_kernels_compile_for_a_gpu_that_is_not_here() -> None:
+    pytest.importorskip("triton")
+    found = json.loads(_python(_FEW, str(Path(__file__).parent)))
+    assert len(found) == 7
+    assert [r for r in found if r["problems"]] == []
+
+
+_LISTED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import cross_compile as cc
+found = cc.collect(cc.listed_configurations(), Path(sys.argv[2]))
+print(len(found), [(r, r.problems()) for r in found if r.problems()])
+"""
+
+
+@pytest.mark.slow
+def test_every_listed_configuration_fits_every_target(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    said = _python(_LISTED, str(Path(__file__).parent), str(tmp_path / "results.jsonl"))
+    assert said.strip().endswith(" []"), said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_bench_says_that_it_needs_a_gpu() -> None:
+    from hopfy.bench import SUBJECTS
+
+    with pytest.raises(RuntimeError, match="expected a GPU"):
+        SUBJECTS["gpu"](lambda _: None)
+
+
+def test_the_bench_refuses_wrong_answers() -> None:
+    from hopfy.bench._gpu import check
+
+    assert check(torch.ones(3), torch.ones(3).double(), 2e-6, "ones") == 0
+    for wrong in (torch.tensor(1.0 + 1e-5), torch.tensor(float("nan"))):
+        with pytest.raises(RuntimeError, match="expected at most 2e-06"):
+            check(wrong, torch.tensor(1.0), 2e-6, "one")
