@@ -36,6 +36,7 @@ __all__ = [
 _LAZY = frozenset(
     {
         "bench",
+        "distributed",
         "estimators",
         "integrations",
         "losses",

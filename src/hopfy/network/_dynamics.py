@@ -129,7 +129,7 @@ def _reading(weights: SparseRows | Tensor | None, states: Tensor) -> tuple[Tenso
     counts, values = weights.counts, weights.values.detach()
     row = weights.row_of_entry
     # A single weight of 1 copies its pattern; sums are rounded anyway, and so are their weights.
-    slack = torch.where(counts > 1, 4 * torch.finfo(values.dtype).eps, 0.0)[row]
+    slack = torch.where(counts > 1, 64 * torch.finfo(values.dtype).eps, 0.0)[row]
     ones = torch.zeros_like(counts)
     ones.index_add_(0, row, ((values - 1).abs() <= slack).long())
     exact = (ones == counts) & (counts > 0)

@@ -50,6 +50,7 @@ class Omega(Described, ABC):
     ``is_softmax``              whether every weight is positive and log-sum-exp merges parts
     ``reach(beta)``             where the support must lie
     ``exact_margin(size)``      the lead that makes an answer exact, as a rational number
+    ``merges_by_support``       whether parts can be solved alone and merged by their supports
     ``structures``              the set of structures behind a SparseMAP
     ``is_bounded``              whether the weights lie in a bounded set
     ``has_fixed_mass``          whether a constant added to a row changes nothing
@@ -83,6 +84,15 @@ class Omega(Described, ABC):
     def exact_margin(self, size: int = 1) -> Fraction | None:  # noqa: ARG002
         """The lead that makes an answer of ``size`` ones exact; None: no such lead is known."""
         return None
+
+    @property
+    def merges_by_support(self) -> bool:
+        """Whether an entry that has a weight has one in every part of the entries that contains it.
+
+        So it is where more entries can only raise the threshold below which weights are zero. Then
+        the support lies in the union of the supports on parts, and parts can be solved alone.
+        """
+        return False
 
     @property
     def structures(self) -> Structure | None:

@@ -58,6 +58,10 @@ class Norm(SimplexOmega):
         alpha = number_of(self.alpha)
         return "normmax" if alpha is None else f"{alpha:g}-normmax"
 
+    @property
+    def merges_by_support(self) -> bool:
+        return True
+
     def reach(self, beta: float = 1.0) -> Reach:
         """A score that trails the best by the margin, 1, gets weight 0."""
         return Reach(1, 1 / beta)

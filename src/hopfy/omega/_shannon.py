@@ -34,6 +34,10 @@ class Shannon(SimplexOmega):
     def is_softmax(self) -> bool:
         return True
 
+    @property
+    def merges_by_support(self) -> bool:
+        return True
+
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.softmax(scores, dim=dim, mask=mask)
 

@@ -88,6 +88,10 @@ class SparseMAP(Omega):
         found = self.structure.reach()
         return None if found is None else found._replace(distance=found.distance / beta)
 
+    @property
+    def merges_by_support(self) -> bool:
+        return self.structure.merges_by_support
+
     def exact_margin(self, size: int = 1) -> Fraction | None:
         return self.structure.exact_margin(size)
 

@@ -69,6 +69,10 @@ class Tsallis(SimplexOmega):
     def is_softmax(self) -> bool:
         return number_of(self.alpha) == 1
 
+    @property
+    def merges_by_support(self) -> bool:
+        return True
+
     def reach(self, beta: float = 1.0) -> Reach | None:
         """A score that trails the best by the margin of the smallest alpha gets weight 0."""
         return Reach(1, self.margin / beta) if math.isfinite(self.margin) else None

@@ -1,6 +1,7 @@
 """Exact retrieval over many memories: streamed, pruned, never the whole score matrix."""
 
+from hopfy.search._candidates import weights_on
 from hopfy.search._index import ExactIndex, Metric, Top, Update
 from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["ExactIndex", "Metric", "SparseRows", "Top", "Update"]
+__all__ = ["ExactIndex", "Metric", "SparseRows", "Top", "Update", "weights_on"]

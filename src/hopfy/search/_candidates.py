@@ -10,7 +10,7 @@ from hopfy._kernels.select import Array, Found
 from hopfy.omega import Omega
 from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["best_first", "padded_weights", "rows_of", "weights_of"]
+__all__ = ["best_first", "padded_weights", "rows_of", "weights_of", "weights_on"]
 
 _NARROWEST = 8
 
@@ -102,3 +102,36 @@ def _compressed(offsets: Array, indices: Array, values: Array, columns: int) -> 
     return SparseRows(
         torch.from_numpy(offsets), torch.from_numpy(indices), torch.from_numpy(values), columns
     )
+
+
+def weights_on(scores: SparseRows, omega: Omega, beta: Tensor | None = None) -> SparseRows:
+    """``omega`` on the entries of each row of beta times ``scores``, as if others were minus infinity.
+
+    The entries must contain the support; ``beta`` is (rows,). The weights are those that an
+    `ExactIndex` gives for the same candidates, bit for bit, and differentiable in the scores, in
+    beta and in the tensors of ``omega``.
+
+    >>> import hopfy
+    >>> rows = SparseRows.from_dense(torch.tensor([[2.0, 0.5, 1.5]], dtype=torch.float64))
+    >>> weights_on(rows, hopfy.Tsallis(2.0)).row(0)
+    (tensor([0, 2]), tensor([0.7500, 0.2500], dtype=torch.float64))
+    """
+    counts, row = scores.counts, scores.row_of_entry
+    slot = torch.arange(row.numel(), device=row.device) - scores.offsets[row]
+    theta = scores.values
+    if omega.has_fixed_mass:  # a common shift changes no weight and keeps all digits
+        lowest = theta.detach().new_full((scores.rows,), -torch.inf)
+        theta = theta - lowest.scatter_reduce(0, row, theta.detach(), "amax")[row]
+    if beta is not None:
+        theta = theta * beta[row]
+    values = torch.zeros_like(theta)
+    for places, width in _by_width(counts.cpu().numpy()):
+        rows = torch.from_numpy(places).to(counts.device)
+        rows = rows[counts[rows] > 0]
+        number = torch.full_like(counts, -1)
+        number[rows] = torch.arange(rows.numel(), device=rows.device)
+        entries = (number[row] >= 0).nonzero().squeeze(1)
+        where = (number[row[entries]], slot[entries])
+        padded = theta.new_full((rows.numel(), width), -torch.inf).index_put(where, theta[entries])
+        values = values.index_put((entries,), omega(padded)[where])
+    return scores.with_values(values).nonzero()

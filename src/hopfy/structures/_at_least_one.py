@@ -22,6 +22,10 @@ class AtLeastOne(Structure):
         return False
 
     @property
+    def merges_by_support(self) -> bool:
+        return True
+
+    @property
     def margin(self) -> float:
         return 2.0
 

@@ -145,6 +145,11 @@ class Structure(Described, ABC):
         """Whether all structures have as many bits, so that a constant added to a row changes nothing."""
         return False
 
+    @property
+    def merges_by_support(self) -> bool:
+        """Whether parts can be merged by their supports (see `hopfy.Omega.merges_by_support`)."""
+        return False
+
     def reach(self) -> Reach | None:
         """Where the support must lie (see `hopfy.Omega.reach`); only with a fixed mass."""
         return None

@@ -118,6 +118,10 @@ class KSubsets(Structure):
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.ksubsets(scores, self.k, dim=dim, mask=mask)
 
+    @property
+    def merges_by_support(self) -> bool:
+        return True
+
     def reach(self) -> Reach:
         r"""Scores that trail the k-th best by 1 get weight 0: :math:`\tau \ge \theta_{(k)} - 1`."""
         largest = float(torch.as_tensor(self.k, device="cpu").detach().max())
@@ -184,6 +188,10 @@ class AtMostK(Structure):
     @property
     def has_exact_oracle(self) -> bool:
         return float(number_of(self.k) or 0.0).is_integer()
+
+    @property
+    def merges_by_support(self) -> bool:
+        return True
 
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.at_most_k(scores, self.k, dim=dim, mask=mask)

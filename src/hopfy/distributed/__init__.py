@@ -1,0 +1,27 @@
+"""Memories that are larger than one machine: exact retrieval over processes.
+
+Built on `torch.distributed` (gloo, NCCL, `DeviceMesh`), started by ``torchrun``. Every process holds
+a part of the memories and makes the same calls; answers, ids and certificates are those of one
+process with all memories.
+"""
+
+from hopfy.distributed._errors import (
+    DisagreementError,
+    DistributedError,
+    LostProcessError,
+    RemoteError,
+)
+from hopfy.distributed._group import Traffic
+from hopfy.distributed._network import ShardedHopfieldNetwork
+from hopfy.distributed._simulation import Simulation, simulate
+
+__all__ = [
+    "DisagreementError",
+    "DistributedError",
+    "LostProcessError",
+    "RemoteError",
+    "ShardedHopfieldNetwork",
+    "Simulation",
+    "Traffic",
+    "simulate",
+]

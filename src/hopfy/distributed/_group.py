@@ -1,0 +1,336 @@
+"""Processes that work together, and how a failure of one reaches all.
+
+Each exchange starts with a header of fixed size: whether this process is fine, which exchange it
+takes part in, and how much it will send. A process that failed sends a header too, then its error
+message, so all processes raise and none waits for data that never comes. A process that died is
+noticed by the transport or by the timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hopfy.distributed._errors import (
+    DisagreementError,
+    DistributedError,
+    LostProcessError,
+    RemoteError,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Group", "Traffic", "collective"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FINE, _FAILED = 0, 1
+_KINDS = ("", "gather", "MAX", "SUM", "MIN")
+"""What follows a header, so that no process waits for another kind of data than it gets."""
+_SLOTS = 12
+"""Numbers in a header: status, exchange, and up to ten sizes or digests."""
+_MESSAGE = 512
+"""Bytes of an error message that other processes see."""
+
+
+@dataclass
+class Traffic:
+    """What one process has exchanged so far.
+
+    Attributes:
+        exchanges: collectives that this process took part in.
+        headers: bytes of headers that it sent (a fixed number for each exchange).
+        sent: bytes of payload that it put into collectives, padding included.
+        received: bytes of payload that it got from the others, padding included.
+        useful: bytes of ``sent`` that are not padding.
+    """
+
+    exchanges: int = 0
+    headers: int = 0
+    sent: int = 0
+    received: int = 0
+    useful: int = 0
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(Traffic)))
+
+    def copy(self) -> Traffic:
+        """The numbers of this moment."""
+        return self - Traffic()
+
+
+class Group:
+    """The processes of a one-dimensional mesh, or of the default group; one process without either.
+
+    Args:
+        mesh: a `DeviceMesh` with one dimension, or None for all processes.
+        timeout: seconds that a process waits for the others before it gives up.
+        device: where payloads live; collectives run on it where the backend can.
+    """
+
+    def __init__(self, mesh: DeviceMesh | None, timeout: float, device: torch.device) -> None:
+        if not timeout > 0:
+            raise ValueError(f"expected a timeout in seconds > 0, got {timeout!r}.")
+        if mesh is not None and mesh.ndim != 1:
+            raise ValueError(
+                f"expected a mesh with one dimension, got {mesh.ndim}; name the dimension that "
+                "the memories are sharded over: mesh['shards']."
+            )
+        self.timeout = float(timeout)
+        self.traffic = Traffic()
+        self._group: Any = None
+        self.rank, self.size = 0, 1
+        if mesh is not None or (dist.is_available() and dist.is_initialized()):
+            self._group = dist.group.WORLD if mesh is None else mesh.get_group()
+            self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._device = self._transport_device(device)
+        self._lost: str | None = None
+        self._exchange = 0
+        self._announced: Exception | None = None
+        self._calls = 0
+
+    def _transport_device(self, device: torch.device) -> torch.device:
+        if self._group is None or "nccl" not in str(dist.get_backend(self._group)):
+            return torch.device("cpu")
+        return device if device.type == "cuda" else torch.device("cuda")
+
+    def __repr__(self) -> str:
+        return f"Group(rank {self.rank} of {self.size})"
+
+    # ------------------------------------------------------------------ exchanges
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """A call that ends well on all processes or on none.
+
+        An error between two exchanges takes the place of the next exchange; the last exchange of a
+        call carries nothing, so that no process returns before all others have succeeded.
+        """
+        self._calls += 1
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, DistributedError) or error is self._announced
+            if self._calls == 1 and not known:
+                self._checked(functools.partial(_raise, error), lambda _: [])
+            raise
+        else:
+            if self._calls == 1:
+                self.together(lambda: None)
+        finally:
+            self._calls -= 1
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Run ``work`` here; raise on all processes if it failed on any."""
+        return self._checked(work, lambda _: [])[0]
+
+    def agree(self, work: Callable[[], tuple[T, Mapping[str, int]]]) -> T:
+        """Run ``work``; raise unless the digests that it gives are equal on all processes."""
+        (result, digests), table = self._checked(work, lambda found: list(found[1].values()))
+        for place, name in enumerate(digests):
+            column = table[:, place]
+            if bool((column != column[0]).any()):
+                same = "; the digests by rank are " + ", ".join(
+                    f"{value & 0xFFFFFFFF:08x}" for value in column.tolist()
+                )
+                raise DisagreementError(
+                    f"expected the same {name} on all {self.size} processes, got different ones"
+                    f"{same}. Broadcast the input, or pass layout='sharded' for queries that "
+                    "differ."
+                )
+        return result
+
+    def gather(self, work: Callable[[], Sequence[Tensor]]) -> list[list[Tensor]]:
+        """The tensors that ``work`` gives on each process, in the order of the ranks.
+
+        They may differ in their first dimension only. What is sent is padded to the largest.
+        """
+
+        def packed() -> tuple[list[Tensor], Tensor]:
+            tensors = list(work())
+            return tensors, _packed(tensors, self._device)
+
+        (own, raw), sizes = self._checked(
+            packed, lambda found: [len(each) for each in found[0]], "gather"
+        )
+        if self.size == 1:
+            return [own]
+        rows = sizes[:, : len(own)].tolist()
+        most = max(sum(_bytes(own, counts)) for counts in rows)
+        if most == 0:
+            return [[each[:0] for each in own] for _ in rows]
+        buffer = torch.nn.functional.pad(raw, (0, most - raw.numel()))
+        parts = raw.new_empty(self.size, most)
+        self._run(lambda: dist.all_gather(list(parts), buffer, group=self._group, async_op=True))
+        self._count(most, (self.size - 1) * most, raw.numel())
+        return [
+            own if rank == self.rank else _unpack(parts[rank], own, counts)
+            for rank, counts in enumerate(rows)
+        ]
+
+    def maximum(self, work: Callable[[], Tensor]) -> Tensor:
+        """The elementwise maximum of one tensor per process, of equal shapes."""
+        return self._reduced(work, "MAX")
+
+    def total(self, work: Callable[[], Tensor]) -> Tensor:
+        """The elementwise sum of one tensor per process, of equal shapes."""
+        return self._reduced(work, "SUM")
+
+    def every(self, work: Callable[[], Tensor]) -> Tensor:
+        """Whether booleans (...) are True on all processes."""
+        return self._reduced(lambda: work().to(torch.uint8), "MIN").bool()
+
+    def _reduced(self, work: Callable[[], Tensor], how: str) -> Tensor:
+        own, sizes = self._checked(work, lambda found: [found.numel()], how)
+        if bool((sizes[:, 0] != sizes[0, 0]).any()):
+            raise DisagreementError(
+                f"expected tensors of one size on all processes, got {sizes[:, 0].tolist()}."
+            )
+        if self.size == 1 or not own.numel():
+            return own
+        buffer = own.detach().to(self._device, copy=True).contiguous()
+        operation = getattr(dist.ReduceOp, how)
+        self._run(lambda: dist.all_reduce(buffer, operation, group=self._group, async_op=True))
+        size = buffer.numel() * buffer.element_size()
+        self._count(size, size, size)
+        return buffer.to(own.device)
+
+    # ------------------------------------------------------------------ headers
+
+    def _checked(
+        self, work: Callable[[], T], describe: Callable[[T], Sequence[int]], kind: str = ""
+    ) -> tuple[T, Tensor]:
+        """Run ``work`` and exchange headers; raise everywhere if it failed anywhere."""
+        if self._lost is not None:
+            raise LostProcessError(self._lost)
+        self._exchange += 1
+        failure: Exception | None = None
+        numbers: list[int] = []
+        try:
+            result = work()
+            numbers = [int(number) for number in describe(result)]
+        except Exception as error:
+            failure = error
+        if self.size == 1:
+            if failure is not None:
+                self._announced = failure
+                raise failure
+            return result, torch.tensor([numbers], dtype=torch.int64)
+        number = self._exchange * len(_KINDS) + _KINDS.index(kind)
+        header = torch.zeros(_SLOTS, dtype=torch.int64)
+        header[0], header[1] = (_FINE if failure is None else _FAILED), number
+        header[2 : 2 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        table = self._all_gather(header.to(self._device)).cpu()
+        self.traffic.headers += header.numel() * 8
+        if bool((table[:, 0] != _FINE).any()):
+            self._raise_everywhere(failure, table)
+        if bool((table[:, 1] != number).any()):
+            raise DisagreementError(
+                "expected all processes to make the same calls in the same order, got exchanges "
+                f"{[(n // len(_KINDS), _KINDS[n % len(_KINDS)]) for n in table[:, 1].tolist()]}; "
+                "look for a call, or a backward, that some ranks skip."
+            )
+        return result, table[:, 2:]
+
+    def _raise_everywhere(self, failure: Exception | None, table: Tensor) -> None:
+        text = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        raw = text.encode("utf-8", "replace")[:_MESSAGE]
+        own = torch.zeros(_MESSAGE, dtype=torch.uint8)
+        own[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else own[:0]
+        texts = self._all_gather(own.to(self._device)).cpu()
+        if failure is not None:
+            self._announced = failure
+            raise failure
+        failed = [rank for rank in range(self.size) if int(table[rank, 0]) != _FINE]
+        said = [
+            f"rank {rank}: {bytes(texts[rank].tolist()).rstrip(bytes(1)).decode(errors='replace')}"
+            for rank in failed
+        ]
+        raise RemoteError("expected all processes to succeed, got a failure on " + "; ".join(said))
+
+    def _all_gather(self, tensor: Tensor) -> Tensor:
+        whole = tensor.new_empty(self.size, tensor.numel())
+        self._run(lambda: dist.all_gather(list(whole), tensor, group=self._group, async_op=True))
+        return whole
+
+    # ------------------------------------------------------------------ the transport
+
+    def _run(self, start: Callable[[], Any]) -> None:
+        try:
+            start().wait(timedelta(seconds=self.timeout))
+        except (RuntimeError, ValueError) as error:
+            self._lost = (
+                f"expected an answer of all {self.size} processes within {self.timeout:g} s, got "
+                f"none (rank {self.rank} reports: {str(error).splitlines()[0]}); a process has "
+                "died or is stuck. Start all processes again, as torchrun --max-restarts does."
+            )
+            with contextlib.suppress(Exception):
+                self._abort()
+            raise LostProcessError(self._lost) from error
+        self.traffic.exchanges += 1
+
+    def _abort(self) -> None:
+        """Close our connections, so that the others notice before their own timeout."""
+        abort = getattr(self._group, "abort", None)
+        if abort is not None:
+            abort()
+
+    def _count(self, sent: int, received: int, useful: int) -> None:
+        self.traffic.sent += sent
+        self.traffic.received += received
+        self.traffic.useful += useful
+
+
+def collective(method: F) -> F:
+    """A method of an object with a ``_group`` that ends well on all processes or on none."""
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
+        with self._group.call():
+            return method(self, *arguments, **options)
+
+    return cast(F, wrapper)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return tensor.shape[1:].numel() * tensor.element_size()
+
+
+def _bytes(like: Sequence[Tensor], counts: Sequence[int]) -> list[int]:
+    """Bytes of each tensor with so many rows, rounded up to whole words."""
+    sizes = [_row_bytes(each) * count for each, count in zip(like, counts, strict=True)]
+    return [(size + 7) // 8 * 8 for size in sizes]
+
+
+def _packed(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The bytes of all tensors, each filled up to whole words."""
+    parts = [torch.empty(0, dtype=torch.uint8, device=device)]
+    for tensor, room in zip(tensors, _bytes(tensors, [len(t) for t in tensors]), strict=True):
+        if tensor.numel():
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(device)
+            parts.append(torch.nn.functional.pad(flat, (0, room - flat.numel())))
+    return torch.cat(parts)
+
+
+def _unpack(buffer: Tensor, like: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    found, start = [], 0
+    for tensor, count, room in zip(like, counts, _bytes(like, counts), strict=True):
+        raw = buffer[start : start + count * _row_bytes(tensor)].clone()
+        shape = (count, *tensor.shape[1:])
+        found.append(raw.view(tensor.dtype).reshape(shape).to(tensor.device))
+        start += room
+    return found

@@ -1,0 +1,104 @@
+r"""One small problem from the candidates of all shards.
+
+Adding entries raises the threshold of a map, so the support on all memories lies in the union of
+the supports on the shards. Where the map says how far below the best scores its support can lie
+(`Omega.reach`), the shards first agree on the best scores and then send only what lies within reach
+of them: the very candidates that one index over all memories would have found, with the same scores,
+so the weights agree bit for bit with those of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hopfy.distributed._group import Group
+from hopfy.distributed._shard import TIES, Layout, Shard, kth_best
+from hopfy.omega import Omega
+from hopfy.search import SparseRows
+
+__all__ = ["Cues", "all_scores", "candidates", "joined"]
+
+
+class Cues(NamedTuple):
+    """Queries (M, D) in the memories' dtype and their beta (M,), float64, replicated.
+
+    Scores are computed from the queries in float64, and beta multiplies them there.
+    """
+
+    queries: Tensor
+    beta: Tensor
+
+    def __len__(self) -> int:
+        return self.queries.shape[0]
+
+    def detach(self) -> Cues:
+        return Cues(self.queries.detach(), self.beta.detach())
+
+    def scaled(self, dtype: torch.dtype | None = None) -> Tensor:
+        """Queries times beta, rounded once."""
+        product = self.queries.double() * self.beta.unsqueeze(1)
+        return product.to(self.queries.dtype if dtype is None else dtype)
+
+
+def candidates(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Group) -> SparseRows:
+    """Scores of all memories that may have a weight, by global id, equal on all processes."""
+    reach = omega.reach(1.0)
+    if reach is None or reach.rank > layout.total:
+        return _supports(cues, omega, shard, layout, group)
+    distance = reach.distance / cues.beta
+    found = group.together(lambda: shard.near_best(cues.queries, distance, reach.rank))
+    if reach.rank == 1:
+        best = group.maximum(lambda: kth_best(found, 1)).squeeze(1)
+    else:
+        tops = group.gather(lambda: [kth_best(found, reach.rank).T.contiguous()])
+        every = torch.cat([part[0] for part in tops]).T
+        best = every.topk(reach.rank, 1).values[:, -1]
+
+    def send() -> Sequence[Tensor]:
+        floor = best - distance - TIES * (best.abs() + distance)
+        floor = torch.where(best.isfinite(), floor, -torch.inf)
+        return _message(found.kept(found.values > floor[found.row_of_entry]), layout)
+
+    return joined(group.gather(send), layout.total)
+
+
+def _supports(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Group) -> SparseRows:
+    """The candidates of a map without a known reach: the supports of the shards' own problems."""
+
+    def send() -> Sequence[Tensor]:
+        scores = shard.scores(cues.queries)
+        if not len(shard):
+            return _message(shard.nothing(len(scores)), layout)
+        live = scores.isfinite().all(1, keepdim=True)
+        clipped = omega.clip(len(shard))  # a shard with fewer than k memories sends all
+        weights = clipped(torch.where(live, scores, 0.0) * cues.beta.unsqueeze(1))
+        inside = SparseRows.from_dense(torch.where(live, weights, 0.0))
+        return _message(inside.with_values(scores[inside.row_of_entry, inside.indices]), layout)
+
+    return joined(group.gather(send), layout.total)
+
+
+def all_scores(queries: Tensor, shard: Shard, group: Group) -> Tensor:
+    """Every score (M, N), float64, on every process."""
+    parts = group.gather(lambda: [shard.scores(queries).T.contiguous()])
+    return torch.cat([part[0] for part in parts]).T.contiguous()
+
+
+def _message(found: SparseRows, layout: Layout) -> list[Tensor]:
+    """Candidates per query, their ids and their scores: 16 bytes each and 4 for each query."""
+    return [found.counts.to(torch.int32), found.indices + layout.first, found.values]
+
+
+def joined(messages: Sequence[Sequence[Tensor]], total: int) -> SparseRows:
+    """All candidates of each query, by increasing id."""
+    rows = torch.cat([torch.repeat_interleave(counts.long()) for counts, *_ in messages])
+    ids = torch.cat([message[1] for message in messages])
+    scores = torch.cat([message[2] for message in messages])
+    order = rows.argsort(stable=True)  # ids increase from rank to rank
+    counts = torch.stack([counts.long() for counts, *_ in messages]).sum(0)
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return SparseRows(offsets, ids[order], scores[order], total)
