@@ -19,7 +19,7 @@ _CONTEXT.set_forkserver_preload(["torch", "hopfy.distributed", "judges.sharded"]
 class Processes:
     """``size`` processes with a gloo group; `run` calls a function on all of them."""
 
-    def __init__(self, size: int, timeout: float = 150.0) -> None:
+    def __init__(self, size: int, timeout: float = 300.0) -> None:
         self.size, self._timeout = size, timeout
         self._folder = tempfile.TemporaryDirectory()
         store = os.path.join(self._folder.name, "store")
