@@ -169,3 +169,16 @@ def test_float_padding_masks(omega: str, value: float) -> None:
     wanted = attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
     output = attention(x, x, x, key_padding_mask=added, need_weights=False)[0]
     torch.testing.assert_close(output, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("omega", ["1.5-entmax", "2-normmax", "softmax"])
+def test_onnx_export(omega: str) -> None:
+    pytest.importorskip("onnxscript")
+    layer = Hopfield(8, 2, omega=omega).eval()
+    x = torch.randn(2, 5, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(layer, (x,), dynamo=True, verbose=False)
+    domains = {node.domain for node in program.model.graph}
+    assert domains <= {"", "pkg.onnxscript.torch_lib", "pkg.onnxscript.torch_lib.common"}
