@@ -43,8 +43,9 @@ class Classifier(nn.Module):
 
 def batches(split: str, count: int, size: int = 32) -> list[tuple[Any, torch.Tensor]]:
     texts = sst(split)
-    sentences = [" ".join(tokens) for tokens in texts.texts[:count]]
-    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # little padding
+    sentences = [" ".join(tokens) for tokens in texts.texts]
+    some = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0))[:count]
+    order = sorted(some.tolist(), key=lambda i: len(sentences[i]))  # little padding
     found = []
     for start in range(0, len(order), size):
         chosen = order[start : start + size]

@@ -204,7 +204,8 @@ def constant(value: float, beside: Tensor) -> Tensor:
 
     Calls with the same number share it: nothing writes to it.
     """
-    if is_compiling() or type(beside) is not Tensor:  # a tracer wants a tensor of its own
+    traced = is_compiling() or torch._C._get_tracing_state() is not None
+    if traced or type(beside) is not Tensor:  # a tracer wants a tensor of its own
         return torch.tensor(value, dtype=torch.float64, device="cpu")
     return _shared_constant(value)
 
