@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev-ready
 # Real data sets, when they lie beside the checkout; tests that need them are skipped otherwise.
 export HOPFY_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-all fuzz lint bench clean clean-kernels setup
+.PHONY: demo test test-all fuzz lint bench clean setup
 
 setup: $(DEV_READY)
 
@@ -51,7 +51,3 @@ bench: $(DEV_READY)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis hopfy-report
-
-# numba does not notice when a kernel's helper in another file has changed.
-clean-kernels:
-	find src/hopfy/_kernels -name __pycache__ | xargs rm -rf

@@ -89,6 +89,16 @@ def _about(
     """Sparse and structured Hopfield networks."""
 
 
+@app.command("warm-up")
+def warm_up() -> None:
+    """Compile everything ahead of its first use, for images, clusters and impatient people."""
+    from hopfy._warm_up import warm_up
+
+    with console.status("compiling") as status:
+        count = warm_up(lambda name: status.update(f"compiling: {name}"))
+    console.print(f"{count} operations are compiled; later processes start at once.")
+
+
 @app.command(cls=_ListingCommand)
 def bench(
     subjects: Annotated[

@@ -1,9 +1,9 @@
 """Machine code of kernels on disk, so that each is compiled once for a machine.
 
 numba's own cache does not notice when a helper in another file has changed, raises when a file is
-damaged, and runs whatever machine code it finds. Here every file carries a stamp of all kernel
-sources and a checksum; a file that does not fit is the same as none, and failing to write is
-harmless.
+damaged, and runs whatever machine code it finds. Here every file carries a checksum and a stamp of
+its source and of all that this imports; a file that does not fit is the same as none, and failing
+to write is harmless.
 
 The folder is ``$NUMBA_CACHE_DIR`` if set. Otherwise the code lies beside the package, where an
 installation by root serves every user, or, where that cannot be written, in the user's cache.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import sys
 import tempfile
 import threading
@@ -35,6 +36,7 @@ class KernelCache:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = f"{function.__module__}.{function.__qualname__}".removeprefix("hopfy.")
+        self._source = Path(function.__code__.co_filename)
         self._notice: threading.Timer | None = None
 
     @property
@@ -60,9 +62,9 @@ class KernelCache:
         from numba.core.compiler import CompileResult
 
         target.refresh()
-        file = self._file(signature, target.codegen())
+        file, stamp = self._file(signature, target.codegen()), _stamp(self._source)
         for folder in _folders():
-            content = _read_checked(folder / file)
+            content = _read_checked(folder / file, stamp)
             if content is None:
                 continue
             with suppress(Exception):  # whatever is wrong with it, compiling helps
@@ -79,12 +81,18 @@ class KernelCache:
         file = self._file(signature, result.codegen)
         with suppress(Exception):  # nothing is lost but the time to compile it again
             content = dumps(result._reduce())
-            any(_write_checked(folder / file, content) for folder in _folders())
+            stamp = _stamp(self._source)
+            any(_write_checked(folder / file, stamp, content) for folder in _folders())
 
     def _file(self, signature: Any, codegen: Any) -> str:
         import numba
 
-        about = (str(signature), codegen.magic_tuple(), numba.__version__, sys.version_info[:2])
+        about = (
+            str(signature),
+            codegen.magic_tuple(),
+            (numba.__version__, numba.config.OPT, numba.config.BOUNDSCHECK),
+            sys.version_info[:2],
+        )
         return f"{self._name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:16]}.kernel"
 
 
@@ -102,27 +110,46 @@ def _folders() -> list[Path]:
 
 
 @cache
-def _stamp() -> bytes:
-    """A hash of everything that compiled code is made from."""
+def _stamp(source: Path) -> bytes:
+    """A hash of a source file and of all it imports from this package, directly or not."""
     stamp = hashlib.sha256()
-    for path in sorted([*(_PACKAGE / "_kernels").rglob("*.py"), Path(__file__)]):
+    for path in sorted(_with_imports(source)):
         stamp.update(path.read_bytes())
     return stamp.digest()
 
 
-def _read_checked(path: Path) -> bytes | None:
-    """The content of a file that is complete and belongs to these sources."""
+_IMPORT = re.compile(r"^from hopfy\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+
+
+def _with_imports(source: Path) -> set[Path]:
+    found, open_ends = {Path(__file__)}, [source]
+    while open_ends:
+        path = open_ends.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for module, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
+            place = _PACKAGE.joinpath(*module.split("."))
+            inside = [place / name for name in re.findall(r"\w+", names)]
+            for one in [place, *inside]:
+                candidates = one.with_name(one.name + ".py"), one / "__init__.py"
+                open_ends += [file for file in candidates if file.is_file()]
+    return found
+
+
+def _read_checked(path: Path, expected: bytes) -> bytes | None:
+    """The content of a file that is complete and belongs to the sources with this stamp."""
     try:
         raw = path.read_bytes()
     except OSError:
         return None
     stamp, digest, content = raw[:32], raw[32:64], raw[64:]
-    if stamp != _stamp() or digest != hashlib.sha256(content).digest():
+    if stamp != expected or digest != hashlib.sha256(content).digest():
         return None
     return content
 
 
-def _write_checked(path: Path, content: bytes) -> bool:
+def _write_checked(path: Path, stamp: bytes, content: bytes) -> bool:
     """Write the file as a whole or not at all; False if that cannot be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +158,7 @@ def _write_checked(path: Path, content: bytes) -> bool:
         return False
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_stamp() + hashlib.sha256(content).digest() + content)
+            file.write(stamp + hashlib.sha256(content).digest() + content)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError:
