@@ -224,3 +224,14 @@ def test_optimality_on_ties(rows: list[list[float]], index: int, alpha: float) -
             whole = int(total + 1e-9)
             reachable = best[:whole].sum() + (total - whole) * best[min(whole, len(best) - 1)]
             assert reachable - (residual * weights).sum() < 1e-9
+
+
+@pytest.mark.parametrize("size", [2, 17, 64, 127, 128, 129, 400])
+@every_map
+def test_float32_weights_sum_to_their_total(map: Map, size: int) -> None:
+    """Close enough for `torch.distributions.constraints.simplex`, in rows of any length."""
+    generator = torch.Generator().manual_seed(size)
+    for scale in (0.01, 1.0, 30.0):
+        scores = torch.randn(200, max(size, 3), generator=generator) * scale
+        total = map(scores).double().sum(-1)
+        assert float((total - map.total).abs().max()) <= 5e-7 * map.total

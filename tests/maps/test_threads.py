@@ -27,6 +27,7 @@ def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setattr(threads, "_torch_team", lambda: None)
     elif threads._torch_team() is None:
         pytest.skip("this build of torch has no OpenMP team to join")
+    monkeypatch.setattr(threads._Machine, "is_crowded", lambda _: False)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield request.param
@@ -52,6 +53,31 @@ def test_little_work_stays_here(team: str) -> None:
     assert over_rows(lambda start, stop: (start, stop, threading.get_ident()), 100, 100) == [
         (0, 100, threading.get_ident())
     ]
+
+
+def test_a_crowded_machine_gets_one_thread(team: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads._Machine, "is_crowded", lambda _: True)
+    assert over_rows(lambda start, stop: (start, stop, threading.get_ident()), 100, MUCH) == [
+        (0, 100, threading.get_ident())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "crowded"),
+    [("9.5 9.0 8.0 2/900 1234", False), ("0.1 0.1 0.1 9/900 1234", True), ("nonsense", False)],
+)
+def test_crowded_is_what_the_kernel_counts_now(
+    content: str, crowded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "loadavg"
+    file.write_text(content)
+    monkeypatch.setattr(threads, "Path", lambda _: file)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    machine = threads._Machine()
+    assert machine.is_crowded() == crowded
+    file.unlink()
+    assert machine.is_crowded() == crowded  # not read again so soon
+    assert not threads._Machine().is_crowded()
 
 
 def test_a_failure_reaches_the_caller(team: str) -> None:
@@ -85,6 +111,7 @@ import os, torch
 from hopfy import functional as F
 from hopfy._runtime import threads
 torch.set_num_threads(2)
+threads._Machine.is_crowded = lambda _: False
 scores = torch.randn(2000, 100)
 expected = F.entmax(scores, 1.5)
 child = os.fork()

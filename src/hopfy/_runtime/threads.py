@@ -4,12 +4,17 @@ Torch computes with a team of OpenMP threads that keep spinning for a while afte
 of our own would have to fight them for the cores, so we join that team: `GOMP_parallel`, the entry
 point behind every ``#pragma omp parallel``, calls us back on each of its threads. Where torch has no
 such team, and in a forked child, which inherits none, a small pool of our own takes its place.
+
+A team waits for its slowest member. Where other processes compute on all cores, that member may not
+be running at all, and a region of microseconds takes milliseconds: then the calling thread does the
+work alone.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -39,7 +44,7 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     of them come.
     """
     threads = min(torch.get_num_threads(), rows, work // _WORTH_A_THREAD)
-    if threads <= 1:
+    if threads <= 1 or _machine.is_crowded():
         return [kernel(0, rows, *arguments)]
     pieces = min(rows, threads * _PIECES, max(threads, work // _WORTH_A_PIECE))
     edges = [rows * piece // pieces for piece in range(pieces + 1)]
@@ -63,6 +68,38 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
         raise failures[0]
     return answers
 
+
+# --- other processes ------------------------------------------------------------------------------
+
+
+class _Machine:
+    """Whether more threads want to run, in all processes, than there are cores.
+
+    Linux counts them; elsewhere the answer is no. The count is read again after a tenth of a second.
+    """
+
+    def __init__(self) -> None:
+        self._cores = os.cpu_count() or 1
+        self._crowded = False
+        self._next_look = 0.0
+
+    def is_crowded(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + 0.1
+            self._crowded = _runnable_threads() > self._cores
+        return self._crowded
+
+
+def _runnable_threads() -> int:
+    """How many threads of all processes run or wait for a core; 0 if that cannot be told."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+_machine = _Machine()
 
 # --- torch's team ---------------------------------------------------------------------------------
 

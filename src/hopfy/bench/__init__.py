@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopfy.bench._attention import bench_attention
+from hopfy.bench._busy import bench_busy
 from hopfy.bench._gpu import bench_gpu
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
@@ -30,6 +31,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "layers": lambda _: _layers(),
     "retrieval": bench_retrieval,
     "memory": bench_memory,
+    "busy": bench_busy,
     "rationale": bench_rationale,
     "mil": bench_mil,
     "gpu": bench_gpu,
