@@ -45,6 +45,6 @@ def ksubsets(
     dim = checked(scores, dim)
     size = scores.shape[dim]
     most = size or math.inf  # an empty row has nothing to select, whatever k is
-    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k >= 0) & (k <= most))
+    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k <= most) & (k >= 0))
     k_rows = as_parameter(k, scores, dim, rule)
     return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy._kernels.threshold.reference import distances, power_of_rest, solve_convex, steps_for
+from hopfy._runtime.dispatch import values_can_be_read
 
 __all__ = ["solve", "vjp"]
 
@@ -22,7 +23,7 @@ def solve(scores: Tensor, alpha: Tensor) -> Tensor:
         (alpha == torch.inf, _argmax, torch.inf),
     ]
     for here, regime, harmless in regimes:
-        if here.device.type == "cpu" and not bool(here.any()):
+        if values_can_be_read(here) and not bool(here.any()):
             continue
         answer = regime(scores, torch.where(here, alpha, harmless))
         weights = torch.where(here, answer, weights)
