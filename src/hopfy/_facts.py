@@ -17,7 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Described", "IndexTarget", "Reach"]
+__all__ = ["Described", "IndexTarget", "Reach", "named", "resolve_names_with"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
@@ -171,3 +171,18 @@ def _decoded(value: Any) -> Any:
         dtype: torch.dtype = getattr(torch, value["dtype"])
         return torch.tensor(entries, dtype=dtype, device="cpu").reshape(value["shape"])
     raise ValueError(f"expected a number, a string or a tensor, got {value!r}.")
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+_resolvers: list[Callable[[Any], Any]] = []
+
+
+def resolve_names_with(resolver: Callable[[Any], Any]) -> None:
+    """Say how a name such as "sparsemax" becomes an omega; the package of omegas does."""
+    _resolvers[:] = [resolver]
+
+
+def named(name: Any) -> Any:
+    """The omega with this name, for functions below the package of omegas."""
+    return _resolvers[0](name)

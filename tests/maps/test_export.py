@@ -24,8 +24,16 @@ MAPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("backend", ["auto", "reference"])
+TRACED = [
+    pytest.param(
+        name, backend, marks=[] if name in ("sparsemax", "2-subsets") else pytest.mark.slow
+    )
+    for name in MAPS
+    for backend in ("auto", "reference")
+]
+
+
+@pytest.mark.parametrize(("name", "backend"), TRACED)
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_a_trace_computes_the_map_of_other_scores(name: str, backend: str) -> None:
     first, other = torch.randn(3, 7), 2 * torch.randn(3, 7)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import hopfy
 from hopfy.network import Kind, Status
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import DenseStep, Step
+from hopfy.search import SparseRows
 
 SPARSE = [
     "1.3-entmax",

@@ -5,10 +5,6 @@ Every question about it is asked here, so that a change inside torch is one chan
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -18,7 +14,6 @@ __all__ = [
     "has_plain_memory",
     "is_compiling",
     "is_tracing",
-    "outside_autocast",
     "records_gradients",
     "transforms_are_active",
     "values_can_be_read",
@@ -46,25 +41,6 @@ def transforms_are_active() -> bool:
 def forward_mode_is_active() -> bool:
     """Whether tangents of forward-mode differentiation are carried along."""
     return forward_ad._current_level >= 0
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def outside_autocast(method: Method) -> Method:
-    """A method that computes in its inputs' own dtypes, whatever `torch.autocast` is around it."""
-
-    @wraps(method)
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        device = "cpu"
-        if not torch.is_autocast_enabled(device):
-            device = "cuda"
-        if not torch.is_autocast_enabled(device):
-            return method(*arguments, **options)
-        with torch.autocast(device, enabled=False):
-            return wrapped(*arguments, **options)  # once more, for the other device
-
-    return wrapped  # type: ignore[return-value]
 
 
 def records_gradients(*tensors: Tensor) -> bool:

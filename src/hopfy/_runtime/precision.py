@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "outside_autocast"]
+__all__ = ["full_precision", "leaves_autocast", "outside_autocast"]
 
 
 def full_precision(tensor: Tensor) -> bool:
@@ -32,3 +36,22 @@ def _allowed(backend: str) -> str:
 def outside_autocast(tensor: Tensor) -> torch.autocast:
     """A context in which products on the tensor's device are not cast to a smaller dtype."""
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def leaves_autocast(method: Method) -> Method:
+    """A method that computes in its inputs' own dtypes, whatever `torch.autocast` is around it."""
+
+    @wraps(method)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        device = "cpu"
+        if not torch.is_autocast_enabled(device):
+            device = "cuda"
+        if not torch.is_autocast_enabled(device):
+            return method(*arguments, **options)
+        with torch.autocast(device, enabled=False):
+            return wrapped(*arguments, **options)  # once more, for the other device
+
+    return wrapped  # type: ignore[return-value]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hopfy._facts import named
 from hopfy._runtime.backends import backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, sdpa
 
-__all__ = ["attend", "attention", "resolve_names_with"]
+__all__ = ["attend", "attention"]
 
 _FAMILIES = ("entmax", "normmax", "ksubsets")
-_resolvers: list[Callable[[Any], Any]] = []
 
 
 def attention(
@@ -92,16 +91,11 @@ def _attended(inputs: Inputs, omega: Any, need_weights: bool) -> tuple[Tensor, T
     return output, weights if need_weights else None
 
 
-def resolve_names_with(resolver: Callable[[Any], Any]) -> None:
-    """Say how a name such as "sparsemax" becomes a map; the package of regularizers does."""
-    _resolvers[:] = [resolver]
-
-
 def as_map(omega: Any) -> Any:
     """A name as a map; anything that can be called as ``omega(scores, mask)`` as it is."""
     if callable(omega) and not isinstance(omega, type):
         return omega
-    return _resolvers[0](omega)
+    return named(omega)
 
 
 class _Known(NamedTuple):

@@ -43,7 +43,7 @@ def ksubsets(
     tensor([1.0000, 0.7500, 0.2500, 0.0000])
     """
     dim = checked(scores, dim)
-    size = scores.shape[dim]
+    size = int(scores.shape[dim])
     most = size or math.inf  # an empty row has nothing to select, whatever k is
     rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k <= most) & (k >= 0))
     k_rows = as_parameter(k, scores, dim, rule)

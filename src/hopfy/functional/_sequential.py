@@ -60,7 +60,7 @@ def sequential_ksubsets(
     >>> F.sequential_ksubsets(scores, k=2, transition=2.0)
     tensor([0.4375, 0.4375, 0.5625, 0.5625, 0.0000])
     """
-    size = as_scores(scores).shape[-1]
+    size = int(as_scores(scores).shape[-1])
     rule = Rule(
         "k",
         f"to be a whole number from 0 to the row's size {size}",

@@ -16,6 +16,7 @@ from hopfy._kernels import sequential as kernel
 from hopfy._runtime.dispatch import (
     forward_mode_is_active,
     is_compiling,
+    is_tracing,
     records_gradients,
     transforms_are_active,
 )
@@ -25,6 +26,11 @@ __all__ = ["solve_pairs"]
 
 def solve_pairs(unary: Tensor, edges: Tensor, budgets: Tensor) -> Tensor:
     """Weights (R, N) of scores (R, N), edges (R, N - 1) or (1, N - 1) and budgets (R)."""
+    if is_tracing():
+        raise RuntimeError(
+            "expected plain torch operations to trace or to export to ONNX, got sequential k-subsets, "
+            "whose solver is compiled code; use torch.compile or torch.export instead."
+        )
     if is_compiling():
         return _operator(unary, edges, budgets)  # type: ignore[no-any-return]
     if transforms_are_active() or forward_mode_is_active():

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import Step
+from hopfy.search import SparseRows
 
 __all__ = ["Outcome", "Rules", "iterate"]
 

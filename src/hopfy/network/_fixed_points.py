@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import Step
+from hopfy.search import SparseRows
 
 __all__ = ["kept_in_place"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
-from hopfy._runtime.dispatch import outside_autocast
+from hopfy._runtime.precision import leaves_autocast
 from hopfy.network._choice import StepperChoice
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
@@ -16,10 +16,9 @@ from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.network._step import Step, Stepper
 from hopfy.omega import Omega, omega_from
-from hopfy.search import ExactIndex
+from hopfy.search import ExactIndex, SparseRows
 from hopfy.states import State, state_from
 from hopfy.theory import proves_fixed_point
 
@@ -137,7 +136,7 @@ class HopfieldNetwork:
 
     # ------------------------------------------------------------------ the energy
 
-    @outside_autocast
+    @leaves_autocast
     def energy(self, queries: Tensor) -> Tensor:
         r"""The energy with all its constants, shape ``queries.shape[:-1]`` (Eq. 8):
 
@@ -163,7 +162,7 @@ class HopfieldNetwork:
             flat = [energy(part, self.memories, self.omega, b, self.state) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
 
-    @outside_autocast
+    @leaves_autocast
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
         queries, beta = self._prepared(queries)
@@ -181,18 +180,18 @@ class HopfieldNetwork:
 
     # ------------------------------------------------------------------ the dynamics
 
-    @outside_autocast
+    @leaves_autocast
     def scores(self, queries: Tensor) -> Tensor:
         r""":math:`\beta X q`, shape (..., M, N)."""
         queries, beta = self._prepared(queries)
         return (queries * beta) @ self.memories.mT
 
-    @outside_autocast
+    @leaves_autocast
     def weights(self, queries: Tensor) -> Tensor:
         r""":math:`\hat y_\Omega(\beta X q)`, shape (..., M, N)."""
         return self.omega(self.scores(queries))
 
-    @outside_autocast
+    @leaves_autocast
     def update(self, queries: Tensor) -> Tensor:
         """One step of the dynamics (Eq. 9), shape of the queries.
 
@@ -206,7 +205,7 @@ class HopfieldNetwork:
             everyone = torch.arange(queries.shape[:-1].numel(), device=queries.device)
             return rules.advance(_flat(queries), everyone).states.reshape(queries.shape)
 
-    @outside_autocast
+    @leaves_autocast
     def retrieve(
         self,
         queries: Tensor,

@@ -8,7 +8,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from hopfy.network._sparse_rows import SparseRows
+from hopfy.search import SparseRows
 
 __all__ = ["Kind", "Retrieval", "Status"]
 

@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hopfy.network._sparse_rows import SparseRows
 from hopfy.omega import Omega
+from hopfy.search import SparseRows
 from hopfy.states import Euclidean, State
 from hopfy.theory import proves_fixed_point
 

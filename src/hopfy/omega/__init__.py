@@ -1,6 +1,6 @@
 """Regularizers as objects: one Omega gives a prediction, a conjugate, a loss and a margin."""
 
-from hopfy.functional._attention import resolve_names_with
+from hopfy._facts import resolve_names_with
 from hopfy.omega._base import Omega
 from hopfy.omega._elementwise import Exponential, Polynomial, Quadratic
 from hopfy.omega._names import omega_from
