@@ -63,7 +63,8 @@ def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
 def check_whole(k: float | Tensor, name: str) -> None:
     """Exactly k entries: no row has infinitely many."""
     check_parameter(k, SUBSET_SIZE)
-    if bool((torch.as_tensor(k) == math.inf).any()):
+    infinite = k == math.inf
+    if bool(infinite.any()) if isinstance(infinite, Tensor) else infinite:
         raise ValueError(
             f"expected the k of {name} to be at most the number of entries, got inf; AtMostK(inf) "
             "selects any number of them."

@@ -44,7 +44,7 @@ def power_of_rest(z: Tensor, exponent: Tensor | float) -> Tensor:
     r""":math:`(1 - z)_+^{\text{exponent}}`, zero outside even for exponent 0, accurate at z = 0."""
     inside = z < 1
     power = torch.exp(exponent * torch.log1p(-torch.where(inside, z, 0.0)))
-    return torch.where(inside, power, torch.where(z.isnan(), torch.nan, 0.0))
+    return torch.where(inside, power, torch.where(z.isnan(), z, 0.0))
 
 
 def solve_convex(x: Tensor, gamma: Tensor) -> Tensor:
