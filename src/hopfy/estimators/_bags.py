@@ -25,6 +25,8 @@ class Bags(Sequence[Any]):
 
     >>> import torch
     >>> bags = Bags(torch.arange(6.0).reshape(3, 2), torch.tensor([1, 2]))
+    >>> bags
+    Bags(2 bags of 1 to 2 instances of shape (2,))
     >>> bags[1]
     tensor([[2., 3.],
             [4., 5.]])
@@ -47,6 +49,11 @@ class Bags(Sequence[Any]):
             )
         self.instances, self.lengths, self.order = instances, lengths, order
         self.offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+    def __repr__(self) -> str:
+        shape = tuple(self.instances.shape[1:])
+        sizes = f"{int(self.lengths.min())} to {int(self.lengths.max())}" if len(self) else "no"
+        return f"Bags({len(self)} bags of {sizes} instances of shape {shape})"
 
     @classmethod
     def from_ids(cls, instances: Any, bag_ids: Any) -> Bags:

@@ -185,7 +185,7 @@ class AssociativeMemory(Filed, Estimator):
         store = self._store
         if store is None:
             raise KeyError(f"expected an id that is stored, got {number} (the memory is empty).")
-        place = int(store.places_of(torch.tensor([number]))[0])
+        place = int(store.places_of(torch.tensor([number], device="cpu"))[0])
         contents = store.contents
         return Entry(number, contents.patterns[place].clone(), _value_at(contents, place))
 

@@ -94,7 +94,9 @@ class Engine:
             return torch.zeros_like(alone)
         members = weights.indices[weights.offsets[:-1][alone]]
         patterns, back = torch.unique(members, return_inverse=True)
-        beta = torch.full(patterns.shape, float(self.network.beta), dtype=torch.float64)
+        beta = torch.full(
+            patterns.shape, float(self.network.beta), dtype=torch.float64, device="cpu"
+        )
         proven = proves_with_index(self.index, patterns.unsqueeze(1), self.omega, beta)
         alone[alone.clone()] = proven[back]
         return alone

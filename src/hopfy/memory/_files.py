@@ -74,7 +74,7 @@ def write_chunks(
         raise ValueError(f"expected patterns of shape (N, D), one per row, got shape {shape}.")
     count, dim = int(shape[0]), int(shape[1])
     dtype = as_patterns(patterns[:1], dim, None).dtype
-    numbers = torch.arange(count) if ids is None else as_ids(ids)
+    numbers = torch.arange(count, device="cpu") if ids is None else as_ids(ids)
     _check_ids(numbers, count)
     radius = None
     if settings.compare == "distance":

@@ -211,7 +211,11 @@ def _decoded(table: dict[str, Any], payload: memoryview, error: Any) -> list[Cha
                 if len(raw) < size or any(type(n) is not int or n < 0 for n in shape):
                     raise ValueError
                 at += size
-                flat = torch.frombuffer(raw, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+                flat = (
+                    torch.frombuffer(raw, dtype=dtype)
+                    if size
+                    else torch.empty(0, dtype=dtype, device="cpu")
+                )
                 change[name] = flat.reshape(shape).clone()
             changes.append(change)
     except (KeyError, TypeError, ValueError, IndexError):

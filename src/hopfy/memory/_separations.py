@@ -36,7 +36,10 @@ class Separations:
 
     @classmethod
     def none(cls) -> Separations:
-        return cls(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+        return cls(
+            torch.zeros(0, dtype=torch.float64, device="cpu"),
+            torch.zeros(0, dtype=torch.int64, device="cpu"),
+        )
 
     def kept(self, keep: Tensor) -> Separations:
         """After a removal: only the rows in ``keep`` (N,) booleans; lost rivals become unknown."""
@@ -55,13 +58,13 @@ class Separations:
         known, total = self.delta.numel(), rows.shape[0]
         if index is not None and total > max(_TILE, 2 * known):
             return _by_index(index, total)
-        best = torch.full((total,), -torch.inf, dtype=torch.float64)
-        rival = torch.full((total,), -1, dtype=torch.int64)
+        best = torch.full((total,), -torch.inf, dtype=torch.float64, device="cpu")
+        rival = torch.full((total,), -1, dtype=torch.int64, device="cpu")
         own = squared_lengths(rows).cpu()
         best[:known] = torch.where(self.rival >= 0, own[:known] - self.delta, -torch.inf)
         rival[:known] = self.rival
         lost = (self.rival < 0).nonzero().flatten()
-        fresh = torch.arange(known, total)
+        fresh = torch.arange(known, total, device="cpu")
         for part in blocks(torch.cat([lost, fresh]), _TILE):
             _search(rows, part.to(rows.device), best, rival, first_new=known)
         delta = _refined(rows, rival)
@@ -99,7 +102,7 @@ def _search(rows: Tensor, part: Tensor, best: Tensor, rival: Tensor, first_new: 
         _keep_larger(best, rival, here, *scores.max(1), shift=start)
         if bool(new.any()):
             top, who = scores.max(0)
-            columns = torch.arange(start, stop)
+            columns = torch.arange(start, stop, device="cpu")
             _keep_larger(best, rival, columns, top, part[who], shift=0)
 
 
@@ -113,7 +116,7 @@ def _keep_larger(
 
 
 def _refined(rows: Tensor, rival: Tensor) -> Tensor:
-    delta = torch.full(rival.shape, torch.inf, dtype=torch.float64)
+    delta = torch.full(rival.shape, torch.inf, dtype=torch.float64, device="cpu")
     for part in blocks((rival >= 0).nonzero().flatten(), _TILE):
         delta[part] = _gaps(rows, part, rival[part])
     return delta
@@ -137,8 +140,8 @@ def _repair(rows: Tensor, own: Tensor, delta: Tensor, rival: Tensor) -> None:
     doubtful = ((delta > 0) & (delta < 4 * rounding)).nonzero().flatten()
     for part in blocks(doubtful, 64):
         mine = rows[part.to(rows.device)].double()
-        top = torch.full(part.shape, -torch.inf, dtype=torch.float64)
-        who = torch.full(part.shape, -1, dtype=torch.int64)
+        top = torch.full(part.shape, -torch.inf, dtype=torch.float64, device="cpu")
+        who = torch.full(part.shape, -1, dtype=torch.int64, device="cpu")
         for start in range(0, rows.shape[0], _TILE):
             scores = (mine @ rows[start : start + _TILE].double().T).cpu()
             inside = (part >= start) & (part < start + scores.shape[1])

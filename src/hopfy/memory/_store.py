@@ -267,7 +267,7 @@ class Store:
 
     def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:
         if ids is None:
-            return torch.arange(self.next_id, self.next_id + count)
+            return torch.arange(self.next_id, self.next_id + count, device="cpu")
         if ids.numel() != count:
             raise ValueError(
                 f"expected one id for each of the {count} patterns, got {ids.numel()}."
@@ -296,7 +296,7 @@ class Store:
         if not self._live.removed:
             return
         before = self.contents
-        keep = torch.ones(before.rows.shape[0], dtype=torch.bool)
+        keep = torch.ones(before.rows.shape[0], dtype=torch.bool, device="cpu")
         keep[list(self._live.removed)] = False
         there = keep.to(before.rows.device)
         values = None if before.values is None else before.values[there]
