@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import SUBSET_SIZE, check_parameter, number_of
+from hopfy._checks import SUBSET_SIZE, check_parameter, number_of, values_can_be_read
 from hopfy._facts import Reach
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows
@@ -63,8 +63,11 @@ def budget_rows(k: float | Tensor, scores: Tensor, name: str) -> Tensor:
 def check_whole(k: float | Tensor, name: str) -> None:
     """Exactly k entries: no row has infinitely many."""
     check_parameter(k, SUBSET_SIZE)
-    infinite = k == math.inf
-    if bool(infinite.any()) if isinstance(infinite, Tensor) else infinite:
+    if isinstance(k, Tensor):
+        infinite = values_can_be_read(k) and bool((k == math.inf).any())
+    else:
+        infinite = k == math.inf
+    if infinite:
         raise ValueError(
             f"expected the k of {name} to be at most the number of entries, got inf; AtMostK(inf) "
             "selects any number of them."
