@@ -449,3 +449,14 @@ def test_vmap_equals_the_batch() -> None:
     leaf = scores.clone().requires_grad_()
     F.sequential_ksubsets(leaf, 3, 0.5)[:, 0, 0].sum().backward()
     torch.testing.assert_close(gradients(scores), leaf.grad)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2])
+def test_any_dimension(dim: int) -> None:
+    scores = torch.randn(5, 7, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(5, 7, 6) > 0.2
+    ours = F.sequential_ksubsets(scores, 2, 0.4, dim=dim, mask=mask)
+    moved = F.sequential_ksubsets(scores.movedim(dim, -1), 2, 0.4, mask=mask.movedim(dim, -1))
+    assert torch.equal(ours, moved.movedim(-1, dim))
+    ours.square().sum().backward()
+    assert scores.grad is not None

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hopfy._checks import Rule, as_mask, as_parameter, as_scores
+from hopfy._checks import Rule, as_dim, as_parameter, as_scores, masked
 from hopfy.functional._sequential_autograd import solve_pairs
 
 __all__ = ["sequential_ksubsets"]
@@ -18,6 +18,7 @@ def sequential_ksubsets(
     k: float | Tensor,
     transition: float | Tensor = 0.0,
     *,
+    dim: int = -1,
     mask: Tensor | None = None,
 ) -> Tensor:
     r"""Weights in [0, 1] that sum to k and favor neighbors: the SparseMAP
@@ -38,12 +39,14 @@ def sequential_ksubsets(
     number grows with the temperature. The answer is exact either way, and computed in float64.
 
     Args:
-        scores: (..., N), one row along the last dimension.
+        scores: any floating tensor; one row of N entries runs along ``dim``.
         k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over rows.
         transition: what a pair of selected neighbors adds (a penalty if negative). A number; a
             tensor (N - 1,) with one score per pair; or tables (N - 1, 2, 2) with the score of every
             state of entries i and i + 1. Leading dimensions broadcast over the rows; size 1 instead
             of N - 1 repeats it for all pairs. What ends in (N - 1, 2, 2) is read as tables.
+        dim: the dimension of the sequence. A tensor ``k`` or ``transition`` refers to the scores with
+            it moved last.
         mask: True where an entry may be selected; broadcasts to the scores. A pair that touches a
             masked entry adds nothing, so padding changes nothing. A fully masked row gives zeros.
 
@@ -60,15 +63,18 @@ def sequential_ksubsets(
     >>> F.sequential_ksubsets(scores, k=2, transition=2.0)
     tensor([0.4375, 0.4375, 0.5625, 0.5625, 0.0000])
     """
-    size = int(as_scores(scores).shape[-1])
+    dim = as_dim(dim, as_scores(scores).ndim)
+    if dim != scores.ndim - 1:
+        rows = masked(scores, mask).movedim(dim, -1)
+        return sequential_ksubsets(rows, k, transition).movedim(-1, dim)
+    size = int(scores.shape[-1])
     rule = Rule(
         "k",
         f"to be a whole number from 0 to the row's size {size}",
         lambda k: (k >= 0) & (k <= size) & (k % 1 == 0),
     )
     k_rows = as_parameter(k, scores, scores.ndim - 1, rule).detach()
-    if mask is not None:
-        scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
+    scores = masked(scores, mask)
     unary, edges = _pairwise(scores, transition)
     if scores.numel() == 0:
         return scores.clone()

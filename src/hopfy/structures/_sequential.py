@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hopfy import functional as F
-from hopfy._checks import masked, number_of
+from hopfy._checks import number_of
 from hopfy._kernels import oracles
 from hopfy.structures._base import Rows, Structure, flat_rows
 from hopfy.structures._ksubsets import budget_rows, check_whole, clipped, mass_outside
@@ -158,8 +158,7 @@ class SequentialKSubsets(Bits):
         return True
 
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
-        rows = masked(scores, mask).movedim(dim, -1)
-        return F.sequential_ksubsets(rows, self.budget, self.transition).movedim(-1, dim)
+        return F.sequential_ksubsets(scores, self.budget, self.transition, dim=dim, mask=mask)
 
     def marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.transition, Tensor) and self.transition.requires_grad:
