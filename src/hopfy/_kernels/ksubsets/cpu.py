@@ -24,7 +24,7 @@ from hopfy._runtime.compilation import jit, part
 
 __all__ = ["solve", "vjp"]
 
-SHORT = 128
+SHORT = 2 * LANES - 1  # longer rows rule most entries out first
 _STEPS = 200  # the root search needs about five
 
 
