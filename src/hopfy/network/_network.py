@@ -327,14 +327,9 @@ class HopfieldNetwork:
         if isinstance(weights, SparseRows) and self.memories.ndim == 2 and weights.indices.numel():
             first = weights.offsets[:-1].clamp_max(weights.indices.numel() - 1)
             alone = (weights.counts == 1) & (weights.values.detach()[first] == 1)
-            whole = alone & self._own_states[weights.indices[first]]
+            whole = alone & self.state.keeps(self.memories[weights.indices[first]])
             states = torch.where(whole.unsqueeze(-1), step.states, states)
         return step._replace(states=states)
-
-    @property
-    def _own_states(self) -> Tensor:
-        """(N,) whether each pattern is a state of its own."""
-        return self.state.keeps(self.memories)
 
     def _prove(
         self,
@@ -370,13 +365,14 @@ class HopfieldNetwork:
             return proven
         patterns = self.memories.detach().double()
         norms = torch.linalg.vector_norm(patterns, dim=-1)
-        off = self.state.rounding(self.memories).double()[members[:, 0]] * patterns.shape[1] ** 0.5
+        chosen = self.memories[members[:, 0]]
+        off = self.state.rounding(chosen).double() * patterns.shape[1] ** 0.5
         own = beta.expand(rows.numel()) if beta.numel() == 1 else beta[rows]
         stricter = torch.where(
             off > 0, 1 / (1 / own + 2.01 * off * norms.max() / float(margin)), own
         )
         found = stepper.prove(members, stricter)
-        return found & self._own_states[members[:, 0]]
+        return found & self.state.keeps(chosen)
 
     def _prove_in_batches(
         self, shape: torch.Size, rows: Tensor, members: Tensor, beta: Tensor
