@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
+DOCS_READY := $(VENV)/.docs-ready
 
 # Real data sets, when they lie beside the checkout; tests that need them are skipped otherwise.
 export HOPFY_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-all fuzz lint bench clean setup
+.PHONY: demo test test-all fuzz lint bench docs clean setup
 
 setup: $(DEV_READY)
 
@@ -25,8 +26,18 @@ $(DEV_READY): $(DEMO_READY)
 	$(PIP) --editable ".[dev]"
 	touch $@
 
+# What `make docs` needs: the generators of the site, and no judge or linter.
+$(DOCS_READY): $(DEMO_READY)
+	$(PIP) --editable ".[docs]"
+	touch $@
+
 demo: $(DEMO_READY)
 	$(BIN)/hopfy demo
+
+# The site in site/index.html; warnings are errors, nothing is loaded from elsewhere.
+docs: $(DOCS_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/_site/build.py
+	$(BIN)/python docs/_site/check.py
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check .
@@ -50,4 +61,4 @@ bench: $(DEV_READY)
 	$(BIN)/hopfy bench
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis hopfy-report
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis hopfy-report site build

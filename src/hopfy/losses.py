@@ -38,13 +38,13 @@ class FenchelYoungLoss(nn.Module):
         scores (..., N, ...), or (..., *event) for structures of several dimensions. The target is
         either weights of the same shape, in the domain of the regularizer, or integers:
 
-        ====================  ====================================================================
-        one class per row     class indices, the scores' shape without ``dim``
-        k-subsets, sequences  index lists (..., k), or rows of zeros and ones (..., N)
-        chains (..., L, S)    the state of each position (..., L)
-        trees (..., n, n)     the head of each word (..., n), its own number for the root
-        matchings (..., m, n) the partner of each row (..., m), -1 for none
-        ====================  ====================================================================
+        =====================  ====================================================================
+        one class per row      class indices, the scores' shape without ``dim``
+        k-subsets, sequences   index lists (..., k), or rows of zeros and ones (..., N)
+        chains (..., L, S)     the state of each position (..., L)
+        trees (..., n, n)      the head of each word (..., n), its own number for the root
+        matchings (..., m, n)  the partner of each row (..., m), -1 for none
+        =====================  ====================================================================
 
         The loss is that of each problem, counted once: (B,) for chains (B, L, S).
 

@@ -52,13 +52,13 @@ class ShardedHopfieldNetwork:
     the union of the supports on the shards, so the shards send a few candidates and each process
     solves one small problem.
 
-    =================  =============================================  ============================
-    omega              how the parts are merged                       sent by a process, per query
-    =================  =============================================  ============================
-    softmax            log-sum-exp                                    D + 2 numbers
-    simplex, k-subsets candidates (`Omega.merges_by_support`)         16 bytes per candidate + rows
-    any other          all scores, up to ``gather_limit`` bytes       8 n bytes
-    =================  =============================================  ============================
+    ==================  ============================================  =============================
+    omega               how the parts are merged                      sent by a process, per query
+    ==================  ============================================  =============================
+    softmax             log-sum-exp                                   D + 2 numbers
+    simplex, k-subsets  candidates (`Omega.merges_by_support`)        16 bytes per candidate + rows
+    any other           all scores, up to ``gather_limit`` bytes      8 n bytes
+    ==================  ============================================  =============================
 
     Args:
         memories: (n, D), the patterns of this process, one per row; n may be 0 on some processes.

@@ -38,7 +38,7 @@ def sparsemap(
     max_iter: int = MAX_ITER,
     start: SparseMAPSolution | None = None,
 ) -> Tensor:
-    r"""Marginals of the few structures that share the best regularized score (Eq. 10):
+    r"""Marginals of the few structures that share the best regularized score (Eq. 12):
 
     .. math:: \arg\max_{y \in \mathrm{conv}(\mathcal Y)}
         \langle\theta_V, y_V\rangle + \langle\theta_F, y_F\rangle - \tfrac12\|y_V\|^2.

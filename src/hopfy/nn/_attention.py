@@ -22,11 +22,10 @@ class HopfieldAttention(nn.MultiheadAttention):
     Constructor, call, parameters and state dict are those of `torch.nn.MultiheadAttention`: it can
     take its place in a model, and load its weights. So are the masks, which are **True where a key
     must not be attended to**, the opposite of the other layers. A query with nothing to attend to
-    gives zeros instead of NaN, and the weights returned are those before dropout.
+    gives zeros instead of NaN, and the weights returned are those before dropout. The arguments up to
+    ``dtype`` are those of `torch.nn.MultiheadAttention`.
 
     Args:
-        embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first,
-            device, dtype: as in `torch.nn.MultiheadAttention`.
         omega: the map: an `Omega`, a name, or a module such as `LearnableAlpha`.
         beta: a number, one per head, an `nn.Parameter` or `LearnableBeta`; by default
             ``1 / sqrt(head size)``.

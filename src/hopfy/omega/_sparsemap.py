@@ -21,7 +21,7 @@ __all__ = ["SparseMAP"]
 
 @dataclass(frozen=True)
 class SparseMAP(Omega):
-    r"""The SparseMAP regularizer :math:`\Omega(y) = \tfrac12\|y_V\|^2` over a set of structures (Eq. 10).
+    r"""The SparseMAP regularizer :math:`\Omega(y) = \tfrac12\|y_V\|^2` over a set of structures (Eq. 12).
 
     Its prediction is `hopfy.functional.sparsemap`. Where the structure has higher-order scores
     :math:`\theta_F` (transitions, pairs) the conjugate and the loss count them:

@@ -1,0 +1,122 @@
+"""The site: its reference is complete, its equations lead to code, it loads nothing from elsewhere.
+
+Building it needs ``pip install 'hopfy[docs]'``; what can be checked without is checked without.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .test_public_api import MODULES
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_site"
+EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+LABELS = (Path(__file__).parent / "paper_labels.txt").read_text(encoding="utf-8").split()
+ROLE = re.compile(r"\{py:(?:func|class|meth|obj|mod)\}`~?([\w.]+)`")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    """Imports a module of the site's generator."""
+    monkeypatch.syspath_prepend(str(SITE))
+    return importlib.import_module
+
+
+def found(name: str) -> object:
+    """The object with this full name."""
+    parts = name.split(".")
+    for split in range(len(parts), 0, -1):
+        try:
+            thing = importlib.import_module(".".join(parts[:split]))
+        except ImportError:
+            continue
+        for part in parts[split:]:
+            thing = getattr(thing, part)
+        return thing
+    raise AssertionError(name)
+
+
+def test_every_public_module_has_a_page(generator) -> None:
+    assert sorted(generator("reference").MODULES) == sorted(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_is_on_the_page_of_its_module(name: str, generator) -> None:
+    if name.endswith("transformers"):
+        pytest.importorskip("transformers")
+    page = "\n".join(generator("reference")._page(name))
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        assert re.search(rf"[ .`]{re.escape(public)}\b", page), f"{name}.{public}"
+
+
+def test_every_label_of_the_paper_is_on_the_page_of_equations() -> None:
+    assert [label for label in LABELS if f"(`{label}`)" not in EQUATIONS] == []
+    numbers = [int(n) for n in re.findall(r"^\*\*Eq\. (\d+)\*\*", EQUATIONS, flags=re.MULTILINE)]
+    assert numbers == list(range(1, 32))
+    propositions = re.findall(r"^\*\*Prop\. (\d+)\*\*", EQUATIONS, flags=re.MULTILINE)
+    assert propositions == ["1", "2", "3", "4", "5"]
+
+
+def test_every_equation_leads_to_code() -> None:
+    entries = re.split(r"^\((?:eq|prop|def|ex|alg)-\d+\)=$", EQUATIONS, flags=re.MULTILINE)[1:]
+    for entry in entries:
+        assert "\nCode: " in entry, entry
+        assert ROLE.search(entry), entry
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_on_pages_exist(page: Path) -> None:
+    for name in ROLE.findall(page.read_text(encoding="utf-8")):
+        if name.startswith("hopfy"):
+            assert found(name) is not None
+
+
+def test_foreign_resources_are_found(generator) -> None:
+    check = generator("check").external_resources
+    assert check('<img src="https://a.org/x.png">', ".html") == ["https://a.org/x.png"]
+    assert check('<script src="//a.org/x.js"></script>', ".html") == ["//a.org/x.js"]
+    assert check('<p style="background: url(https://a.org/y)">', ".html") == ["https://a.org/y"]
+    assert check("@import 'https://a.org/z.css';", ".css") == ["https://a.org/z.css"]
+    assert check("fetch('https://a.org/z')", ".js") == ["https://a.org/z"]
+    quiet = (
+        '<a href="https://a.org">a</a><link rel="canonical" href="https://a.org"><img src="x.png">'
+    )
+    assert check(quiet, ".html") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_formulas_become_mathml(page: Path, generator) -> None:
+    pytest.importorskip("latex2mathml")
+    pytest.importorskip("sphinx")
+    to_mathml = generator("mathml").to_mathml
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block in re.findall(r"\$\$(.*?)\$\$", text, flags=re.DOTALL):
+        assert "<math" in to_mathml(block, block=True)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """With the gallery, as ``make docs`` does; every check of the built pages passes."""
+    for package in ("sphinx_gallery", "furo", "myst_parser", "sphinx_design", "latex2mathml"):
+        pytest.importorskip(package)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    for command in (["build.py", str(tmp_path / "site")], ["check.py", str(tmp_path / "site")]):
+        done = subprocess.run(
+            [sys.executable, str(SITE / command[0]), *command[1:]],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
