@@ -13,7 +13,7 @@ import hopfy
 
 pytest.importorskip("skorch")
 
-from hopfy._files.tensors import Kind
+from hopfy._files.tensors import FileFormat
 from hopfy.estimators import _files
 from hopfy.estimators._bag_network import (
     BagNetwork,
@@ -361,7 +361,7 @@ def test_hold_out_keeps_the_shares_of_the_classes():
 
 # ---------------------------------------------------------------------------------- files
 
-KIND = Kind("hopfy.test", 1, "test")
+KIND = FileFormat("hopfy.test", 1, "test")
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_a_file_must_fit_the_network_it_describes(tmp_path):
     with pytest.raises(ValueError, match="its parameters are not finite"):
         _files.build(_files.open_file(path, KIND)[0], lambda: nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"does not say that it is a hopfy\.other file"):
-        _files.open_file(path, Kind("hopfy.other", 1, "other"))
+        _files.open_file(path, FileFormat("hopfy.other", 1, "other"))
 
 
 def _spoil(module: nn.Linear) -> None:

@@ -15,7 +15,7 @@ def test_corrupted_digits_are_recalled_with_a_certificate():
     memory = hopfy.AssociativeMemory().fit(digits[:500], labels[:500])
     upper_half = np.arange(64) < 32
     damaged = np.where(upper_half, digits[:500], np.nan)  # the lower half is lost
-    answer = memory.recall(damaged, known=upper_half)
+    answer = memory.recall(damaged, mask=upper_half)
 
     assert np.array_equal(answer.patterns, digits[:500])  # every pixel is back
     assert answer.certified.all()  # and it is proven to be a fixed point
@@ -37,7 +37,7 @@ def test_noisy_and_incomplete_digits_are_mostly_recalled():
         right = (answer.patterns == digits).all(1)
         assert right.mean() > 0.99
         assert answer.certified[right].all()
-    # Zeros in place of what is missing mislead; `known` is what makes the difference.
+    # Zeros in place of what is missing mislead; `mask` is what makes the difference.
     misled = memory.recall(np.where(known, noisy, 0.0))
     assert (misled.patterns == digits).all(1).mean() < 0.8
 

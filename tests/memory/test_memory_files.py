@@ -66,7 +66,7 @@ def test_what_is_saved_is_what_is_loaded(path, options, mmap):
     assert same(memory, again)
     assert again.beta == memory.beta
     after = again.recall(queries)
-    for field in ("patterns", "ids", "values", "certified", "sizes"):
+    for field in ("patterns", "ids", "values", "certified", "size"):
         assert torch.equal(getattr(before, field), getattr(after, field))
     again.verify()
     assert os.listdir(path.parent) == [path.name]

@@ -199,9 +199,9 @@ def test_a_bad_beta_costs_time_and_not_the_machine():
         memory = AssociativeMemory(omega, beta=1e-4, scratch=16 << 20)
         memory.add(patterns, values=torch.arange(1500) % 7)
         answer = memory.recall(patterns[:600])
-        assert int(answer.sizes.max()) > 500
+        assert int(answer.size.max()) > 500
         assert "mixture" in repr(answer)
-        assert f"(of {int(answer.sizes.min())} to" in repr(answer)
+        assert f"(of {int(answer.size.min())} to" in repr(answer)
         ids, weights = answer.weights(5)
         assert len(ids) > 500
         assert float(weights.sum()) == pytest.approx(1.0, abs=1e-5)

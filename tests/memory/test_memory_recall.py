@@ -47,8 +47,8 @@ def test_every_pattern_is_recalled_bit_for_bit_with_a_proof(omega, dtype):
     assert torch.equal(answer.patterns, patterns)
     assert answer.ids.tolist() == list(range(30))
     assert bool(answer.certified.all())
-    assert set(answer.kinds) == {Kind.PATTERN}
-    assert answer.sizes.tolist() == [1] * 30
+    assert set(answer.kind) == {Kind.PATTERN}
+    assert answer.size.tolist() == [1] * 30
     assert memory.uncertifiable == []
 
 
@@ -113,7 +113,7 @@ def test_a_cue_between_two_patterns_is_a_mixture_and_says_so():
     memory.add(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), values=[[1.0, 10.0], [3.0, 30.0]])
     answer = memory.recall(torch.tensor([0.5, 0.5]))
     assert not bool(answer.certified)
-    assert int(answer.sizes) == 2
+    assert int(answer.size) == 2
     assert answer.patterns.tolist() == [0.5, 0.5]
     assert answer.values.tolist() == [2.0, 20.0]
     assert answer.describe(0) == "a mixture of 2 stored patterns: 0 (50%), 1 (50%)."
@@ -257,7 +257,7 @@ def test_the_start_through_an_index_is_the_definition(omega, same):
         for directions in (0, 4):
             index = hopfy.search.ExactIndex(rows, directions, scratch=1 << 20)
             mask = known[:1] if same else known
-            parts = list(index.parts(held, omega, beta, known=mask))
+            parts = list(index.parts(held, omega, beta, mask=mask))
             found = SparseRows.assemble(parts).dense()
             torch.testing.assert_close(found, omega(beta * scores), rtol=1e-7, atol=1e-9)
 
@@ -271,7 +271,7 @@ def test_floating_values_are_averaged_and_labels_vote():
         memory = AssociativeMemory(beta=0.2, compare="dot")
         memory.add(patterns, values=labels)
         answer = memory.recall(torch.tensor([[0.5, 0.5]]))
-        assert answer.sizes.tolist() == [3]
+        assert answer.size.tolist() == [3]
         assert answer.values.tolist() == [expected]
 
 
@@ -322,7 +322,7 @@ def test_answers_come_in_the_kind_of_the_question():
     assert isinstance(ids, np.ndarray)
     from_numpy = memory.recall(np.eye(3))
     from_torch = memory.recall(torch.eye(3, dtype=torch.float64).requires_grad_())
-    for field in ("patterns", "ids", "values", "certified", "sizes", "steps"):
+    for field in ("patterns", "ids", "values", "certified", "size", "steps"):
         assert isinstance(getattr(from_numpy, field), np.ndarray)
         assert isinstance(getattr(from_torch, field), torch.Tensor)
         np.testing.assert_array_equal(getattr(from_numpy, field), getattr(from_torch, field))
@@ -340,9 +340,9 @@ def test_answers_have_the_shape_of_the_question(rows):
     answer = memory.recall(torch.randn(*rows, 4), torch.rand(*rows, 4) < 0.7)
     assert answer.patterns.shape == (*rows, 4)
     assert answer.values.shape == (*rows, 2)
-    for field in ("ids", "certified", "sizes", "steps"):
+    for field in ("ids", "certified", "size", "steps"):
         assert getattr(answer, field).shape == rows
-    assert len(answer) == len(answer.kinds) == int(np.prod(rows))
+    assert len(answer) == len(answer.kind) == int(np.prod(rows))
     assert "Recall of" in repr(answer)
 
 
@@ -359,8 +359,8 @@ def test_scratch_memory_changes_nothing(omega, compare):
         answers.append(memory.recall(queries, known))
     for part in answers[:-1]:
         whole = answers[-1]
-        assert whole.kinds == part.kinds
-        for field in ("ids", "values", "certified", "sizes", "steps"):
+        assert whole.kind == part.kind
+        for field in ("ids", "values", "certified", "size", "steps"):
             assert torch.equal(getattr(whole, field), getattr(part, field)), field
         torch.testing.assert_close(whole.patterns, part.patterns, rtol=1e-5, atol=1e-6)
         ids, weights = part.weights(3)
@@ -373,7 +373,7 @@ def test_scratch_memory_changes_nothing(omega, compare):
     [
         (torch.zeros(2, 4), None, ValueError, "memory's 3 coordinates"),
         (torch.tensor(0.0), None, ValueError, "memory's 3 coordinates"),
-        (torch.full((2, 3), torch.nan), None, ValueError, "known=~isnan"),
+        (torch.full((2, 3), torch.nan), None, ValueError, "mask=~isnan"),
         (torch.full((2, 3), torch.inf), torch.ones(3, dtype=torch.bool), ValueError, "finite"),
         (torch.zeros(2, 3), torch.ones(3), TypeError, "boolean"),
         (torch.zeros(2, 3), torch.ones(2, dtype=torch.bool), ValueError, "broadcast"),
@@ -419,7 +419,7 @@ def test_a_zero_query_is_defined():
     by_product.add(patterns)
     answer = by_product.recall(torch.zeros(2), max_steps=1)
     torch.testing.assert_close(answer.patterns, patterns.mean(0))
-    assert int(answer.sizes) == 3
+    assert int(answer.size) == 3
 
 
 def test_one_pattern_answers_every_query():

@@ -19,7 +19,7 @@ from hopfy.nn import (
     HopfieldEncoderLayer,
     HopfieldLookup,
     HopfieldPooling,
-    KSubsets,
+    KSubsetsMap,
     LearnableAlpha,
     LearnableBeta,
     Normmax,
@@ -431,7 +431,7 @@ TWINS = [
     (Sparsemax(), F.sparsemax),
     (Entmax(1.3), functools.partial(F.entmax, alpha=1.3)),
     (Normmax(3), functools.partial(F.normmax, alpha=3)),
-    (KSubsets(2), functools.partial(F.ksubsets, k=2)),
+    (KSubsetsMap(2), functools.partial(F.ksubsets, k=2)),
     (Entmax(torch.tensor(1.7)), functools.partial(F.entmax, alpha=1.7)),
 ]
 

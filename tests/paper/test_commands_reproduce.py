@@ -34,7 +34,7 @@ class Fake(Experiment[Config]):
         return {"ours": self.ours}
 
     def compare(self, results: Mapping[str, Any]) -> list[Row]:
-        return [Row("two", results["ours"], paper=2.0, tolerance=0.1), Row("free", 1.0)]
+        return [Row("two", results["ours"], paper=2.0, tol=0.1), Row("free", 1.0)]
 
     def draw(self, *_: Any) -> list[Figure]:
         return []

@@ -44,7 +44,7 @@ class Squares(Experiment[SquaresConfig]):
         return {"squares": squares}
 
     def compare(self, results: Mapping[str, Any]) -> list[Row]:
-        return [Row("last", results["squares"][-1], paper=4.0, tolerance=0.1)]
+        return [Row("last", results["squares"][-1], paper=4.0, tol=0.1)]
 
     def draw(self, *_: Any) -> list[Figure]:
         return []
@@ -61,7 +61,7 @@ class Squares(Experiment[SquaresConfig]):
     [(69.2, True), (69.3, True), (69.1, True), (69.31, False), (69.0, False), (math.nan, False)],
 )
 def test_a_row_agrees_within_its_tolerance(ours, agrees):
-    assert Row("cell", ours, paper=69.2, tolerance=0.1).agrees is agrees
+    assert Row("cell", ours, paper=69.2, tol=0.1).agrees is agrees
 
 
 def test_a_row_without_a_published_number_is_not_judged():

@@ -187,7 +187,7 @@ def test_claims_hold_or_do_not():
 
 def test_numbers_are_judged_beside_the_papers():
     row, baseline = comparison(results(softmax="1" * 90 + "0" * 10, mean="1" * 100))
-    assert (row.ours, row.paper, row.tolerance, row.agrees) == (90.0, 91.1, 2.0, True)
+    assert (row.ours, row.paper, row.tol, row.agrees) == (90.0, 91.1, 2.0, True)
     assert "paper ± 0.5" in row.name
     assert baseline.paper is None
     assert comparison(results("digits", softmax="10"))[0].paper is None

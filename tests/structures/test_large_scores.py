@@ -292,7 +292,7 @@ for structure, shape in [(Matching(), (3, 4)), (Tree(), (4, 4)), (Tree(True), (4
                          (SequentialKSubsets(2, 0.5), (6,))]:
     for among in ([-1e30, 0.0, 1.0, 2.0, 1e8], [0.0, 0.5, 1.0]):
         s = rows(8, *shape, among=among).requires_grad_()
-        F.sparsemap_solution(s, structure, max_iter=60).marginals.sum().backward()
+        F.sparsemap_solution(s, structure, max_steps=60).marginals.sum().backward()
         F.sparsemap(s, structure).sum().backward()
         structure.argmax(s)
 print("inside all bounds")

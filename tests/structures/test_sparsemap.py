@@ -93,7 +93,7 @@ def test_compiled_steps_agree_with_the_reference(seed: int) -> None:
     theta = scores.flatten(1)
     bits, factors = best(torch.arange(2), theta)
     start = bits[:, None], factors[:, None], torch.ones(2, 1, dtype=torch.float64)
-    settings = {"start": start, "tol": 1e-12, "max_iter": 100}
+    settings = {"start": start, "tol": 1e-12, "max_steps": 100}
     compiled = active_set.solve(theta, rows.factor_scores, best, **settings)  # type: ignore[arg-type]
     plain = active_set.reference(theta, rows.factor_scores, best, **settings)  # type: ignore[arg-type]
     torch.testing.assert_close(compiled.marginals, plain.marginals)
@@ -108,12 +108,12 @@ def test_a_start_from_the_solution_ends_at_once(structure: Structure) -> None:
     cold = F.sparsemap_solution(scores, structure)
     warm = F.sparsemap_solution(scores, structure, start=cold)
     torch.testing.assert_close(warm.marginals, cold.marginals)
-    assert (warm.iterations == 1).all()
-    assert (cold.iterations > 1).any()
+    assert (warm.steps == 1).all()
+    assert (cold.steps > 1).any()
     near = scores + 1e-3 * torch.randn_like(scores)
     again = F.sparsemap_solution(near, structure, start=cold)
     torch.testing.assert_close(again.marginals, F.sparsemap(near, structure))
-    assert again.iterations.sum() < F.sparsemap_solution(near, structure).iterations.sum()
+    assert again.steps.sum() < F.sparsemap_solution(near, structure).steps.sum()
 
 
 def test_a_start_that_the_mask_forbids_is_left_behind() -> None:
@@ -127,17 +127,17 @@ def test_a_start_that_the_mask_forbids_is_left_behind() -> None:
 def test_the_iteration_limit_warns_with_the_gap() -> None:
     scores = torch.randn(4, 8, 8, dtype=torch.float64)
     with pytest.warns(
-        ConvergenceWarning, match=r"Matching reached max_iter=2 in \d of 4 rows"
+        ConvergenceWarning, match=r"Matching reached max_steps=2 in \d of 4 rows"
     ) as all:
-        short = F.sparsemap_solution(scores, Matching(), max_iter=2)
+        short = F.sparsemap_solution(scores, Matching(), max_steps=2)
     assert f"{float(short.gap.max()):.3g}" in str(all[0].message)
-    assert short.status is F.Status.OUT_OF_ITERATIONS
+    assert short.status is F.SparseMAPStatus.MAX_STEPS
     assert not short.converged.all()
     # The gap bounds what is missing, and strong convexity what is wrong.
     exact = F.sparsemap_solution(scores, Matching())
     error = (short.marginals - exact.marginals).square().sum((-1, -2)) / 2
     assert (error <= short.gap + 1e-12).all()
-    assert exact.status is F.Status.CONVERGED
+    assert exact.status is F.SparseMAPStatus.CONVERGED
     finished = F.sparsemap_solution(scores, Matching(), start=short)
     torch.testing.assert_close(finished.marginals, exact.marginals)
 
@@ -147,7 +147,7 @@ def test_a_loose_tolerance_stops_early_within_its_gap() -> None:
     loose = F.sparsemap_solution(scores, Matching(), tol=0.1)
     exact = F.sparsemap_solution(scores, Matching())
     assert (loose.gap <= 0.1 + 1e-9).all()
-    assert loose.iterations.sum() < exact.iterations.sum()
+    assert loose.steps.sum() < exact.steps.sum()
     assert (loose.marginals - exact.marginals).square().sum((-1, -2)).max() / 2 <= 0.1
 
 
@@ -155,7 +155,7 @@ def test_gap_and_status_of_rows_without_a_problem() -> None:
     scores = torch.randn(3, 4, dtype=torch.float64)
     scores[1] = -torch.inf
     solution = F.sparsemap_solution(scores, KSubsets(2))
-    assert solution.iterations.tolist()[1] == 0
+    assert solution.steps.tolist()[1] == 0
     assert solution.converged.all()
     assert solution.support_size.tolist()[1] == 0
 
@@ -237,7 +237,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="expected tol >= 0, got -1"):
             F.sparsemap(self.scores, Chain(), tol=-1.0)
         with pytest.raises(ValueError, match="positive integer, got 0"):
-            F.sparsemap(self.scores, Chain(), max_iter=0)
+            F.sparsemap(self.scores, Chain(), max_steps=0)
         with pytest.raises(TypeError, match="result of sparsemap_solution, got Tensor"):
             F.sparsemap(self.scores, Chain(), start=self.scores)  # type: ignore[arg-type]
         pairs = F.sparsemap_solution(self.scores, KSubsets(2))

@@ -253,21 +253,21 @@ def test_factors_that_are_apart_keep_to_tolerance_and_limit() -> None:
     graph = FactorGraph([Factor(Matching(), range(25), (5, 5)), Xor([26, 27, 28])])
     loose = F.sparsemap_solution(scores, graph, tol=0.2)
     exact = F.sparsemap_solution(scores, graph)
-    assert (loose.iterations < exact.iterations).any()
+    assert (loose.steps < exact.steps).any()
     assert (loose.gap <= 0.4).all()
     assert (exact.gap <= 1e-9).all()
-    with pytest.warns(ConvergenceWarning, match="FactorGraph reached max_iter=1"):
-        assert not F.sparsemap_solution(scores, graph, max_iter=1).converged.all()
+    with pytest.warns(ConvergenceWarning, match="FactorGraph reached max_steps=1"):
+        assert not F.sparsemap_solution(scores, graph, max_steps=1).converged.all()
 
 
 def test_contradictions_warn_and_do_not_hang() -> None:
     graph = FactorGraph([Xor([0, 1]), Budget([0, 1], 2)])
     with pytest.warns(
-        ConvergenceWarning, match=r"FactorGraph reached max_iter=20 .* duality gap is"
+        ConvergenceWarning, match=r"FactorGraph reached max_steps=20 .* duality gap is"
     ):
-        solution = F.sparsemap_solution(torch.zeros(2, dtype=torch.float64), graph, max_iter=20)
+        solution = F.sparsemap_solution(torch.zeros(2, dtype=torch.float64), graph, max_steps=20)
     assert not solution.converged
-    assert "maximum number of iterations" in str(solution.status)
+    assert "maximum number of steps" in str(solution.status)
 
 
 def test_bad_graphs_are_explained() -> None:

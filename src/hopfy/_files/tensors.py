@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hopfy._files.atomic import replacing
 
-__all__ = ["Kind", "StoredFile", "Streamed", "write"]
+__all__ = ["FileFormat", "StoredFile", "Streamed", "write"]
 
 _DTYPES = {
     "F64": torch.float64,
@@ -46,7 +46,7 @@ _LARGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileFormat:
     """What a file is: the name and version written in it, and the word for it in messages."""
 
     name: str
@@ -73,7 +73,7 @@ class Streamed:
 
 def write(
     path: str | os.PathLike[str],
-    kind: Kind,
+    kind: FileFormat,
     tensors: Mapping[str, Streamed],
     settings: Mapping[str, Any],
 ) -> None:
@@ -109,7 +109,7 @@ def _write_rows(file: BinaryIO, name: str, tensor: Streamed) -> str:
 
 
 def _header(
-    kind: Kind,
+    kind: FileFormat,
     tensors: Mapping[str, Streamed],
     settings: Mapping[str, Any],
     digests: Mapping[str, str],
@@ -157,7 +157,7 @@ class StoredFile:
     Nothing larger than the header is allocated before sizes, offsets and the file's length agree.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: Kind) -> None:
+    def __init__(self, path: str | os.PathLike[str], kind: FileFormat) -> None:
         self.path, self.kind = Path(path), kind
         with open(self.path, "rb") as file:
             self._size = os.fstat(file.fileno()).st_size

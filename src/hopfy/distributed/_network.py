@@ -308,7 +308,7 @@ class ShardedHopfieldNetwork:
             prove=certify,
             energy=(lambda s: energy(self._engine, asked.at(s))) if trace else None,
             max_steps=max_steps,
-            tolerance=tol * norm,
+            tol=tol * norm,
         )
 
     def _largest_norm(self) -> float:

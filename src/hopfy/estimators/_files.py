@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hopfy._files.tensors import Kind, StoredFile, Streamed, write
+from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.estimators._settings import Settings
 from hopfy.estimators._training import ExponentialDecay, ReduceOnPlateau
 from hopfy.omega import Omega
@@ -47,7 +47,7 @@ _CLASS_DTYPES = frozenset(
 
 def save(
     path: str | os.PathLike[str],
-    kind: Kind,
+    kind: FileFormat,
     network: nn.Module,
     settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor] | None = None,
@@ -62,7 +62,9 @@ def save(
     write(path, kind, {name: Streamed.of(each) for name, each in found.items()}, settings)
 
 
-def open_file(path: str | os.PathLike[str], kind: Kind) -> tuple[StoredFile, dict[str, Tensor]]:
+def open_file(
+    path: str | os.PathLike[str], kind: FileFormat
+) -> tuple[StoredFile, dict[str, Tensor]]:
     """A file whose checksums are right, and a copy of its tensors other than the network's."""
     file = StoredFile(path, kind)
     for name in file.entries:

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from hopfy._files.tensors import Kind, StoredFile
+from hopfy._files.tensors import FileFormat, StoredFile
 from hopfy.estimators import _files
 from hopfy.estimators._bag_network import (
     BagNetwork,
@@ -44,7 +44,7 @@ from hopfy.omega import Omega
 
 __all__ = ["MILClassifier"]
 
-KIND = Kind("hopfy.estimators.MILClassifier", version=2, word="MILClassifier")
+KIND = FileFormat("hopfy.estimators.MILClassifier", version=2, word="MILClassifier")
 
 _EMBEDDINGS = {"mlp": mlp, "cnn": cnn}
 _POOLINGS = ("hopfield", "mean", "max", "gated")

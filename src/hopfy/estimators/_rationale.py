@@ -14,7 +14,7 @@ from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
-from hopfy._files.tensors import Kind
+from hopfy._files.tensors import FileFormat
 from hopfy.estimators import _files
 from hopfy.estimators._rationale_base import RationaleEstimator
 from hopfy.estimators._rationale_network import RationaleModule
@@ -78,7 +78,9 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
     (10, 1, 1)
     """
 
-    _kind = Kind("hopfy.estimators.RationaleClassifier", version=2, word="RationaleClassifier")
+    _kind = FileFormat(
+        "hopfy.estimators.RationaleClassifier", version=2, word="RationaleClassifier"
+    )
     _no_words = "the answer is the share of each class in training"
 
     def __init__(
@@ -209,7 +211,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
     array([0.9, 0.2])
     """
 
-    _kind = Kind("hopfy.estimators.RationaleRegressor", version=2, word="RationaleRegressor")
+    _kind = FileFormat("hopfy.estimators.RationaleRegressor", version=2, word="RationaleRegressor")
     _no_words = "the answer is the mean of the training targets"
     _outputs = 1
 

@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from hopfy._files.tensors import Kind
+from hopfy._files.tensors import FileFormat
 from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators import _files
 from hopfy.estimators._highlight import Rationale, Rationales, as_spans, html_page
@@ -68,7 +68,7 @@ _Array = np.ndarray[Any, Any]
 class RationaleEstimator(Grouped):
     """Texts to a network's outputs and weights; a subclass says what the outputs mean."""
 
-    _kind: Kind
+    _kind: FileFormat
     _no_words: str
     network_: RationaleModule
     options_: RationaleOptions

@@ -2,9 +2,10 @@
 
 Every map takes ``scores`` of any shape and works along ``dim``; ``mask`` is True where an entry may
 be selected. A masked entry, a score of ``-inf`` and an entry that is not there are the same thing; a
-row with nothing to select gives zeros. NaN or ``+inf`` spoil their own row only.
+row with nothing to select gives zeros. NaN or ``+inf`` affect their own row only.
 """
 
+from hopfy._renamed import renamed_members
 from hopfy.functional._at_most_k import at_most_k
 from hopfy.functional._attention import attention
 from hopfy.functional._chain import chain_marginals
@@ -14,12 +15,12 @@ from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._normmax import normmax
 from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._softmax import softmax
-from hopfy.functional._solution import SparseMAPSolution, Status
+from hopfy.functional._solution import SparseMAPSolution, SparseMAPStatus
 from hopfy.functional._sparsemap import sequential_marginals, sparsemap, sparsemap_solution
 
 __all__ = [
     "SparseMAPSolution",
-    "Status",
+    "SparseMAPStatus",
     "at_most_k",
     "attention",
     "chain_marginals",
@@ -34,3 +35,5 @@ __all__ = [
     "sparsemap_solution",
     "sparsemax",
 ]
+
+__getattr__ = renamed_members(__name__, Status="SparseMAPStatus")

@@ -186,7 +186,7 @@ class _Group:
         scores: Tensor,
         rho: Tensor,
         tol: float = _INNER_TOL,
-        max_iter: int = _INNER_ITERATIONS,
+        max_steps: int = _INNER_ITERATIONS,
     ) -> Tensor:
         """SparseMAP of every factor from where it was; returns its marginals (B * G, n_f)."""
         marginals = torch.zeros_like(scores)
@@ -201,7 +201,7 @@ class _Group:
             lambda rows, gradient: self.oracle(which[rows], gradient, scored[rows]),
             start=(self.vertices[which], self.factors[which], self.weights[which]),
             tol=tol,
-            max_iter=max_iter,
+            max_steps=max_steps,
         )
         self._store(which, found)
         marginals[which] = found.marginals
@@ -305,7 +305,7 @@ class _Problem:
         return torch.where(self.layout.free, self.clipped(), mean)
 
 
-def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
+def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> JointSet:
     """The joint active set of all rows (float64, on the CPU, no row spoiled).
 
     Large scores would cost the others their digits, so they are first brought closer to zero in a
@@ -318,7 +318,7 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> Jo
     left = torch.arange(count, device="cpu")
     for attempt in (0, 1, 2):
         tamed = _Tamed.of(rows.take(left), attempt)
-        joint = _solve_tamed(graph, tamed.rows, tol, max_iter)
+        joint = _solve_tamed(graph, tamed.rows, tol, max_steps)
         holds = tamed.holds(joint)
         finished.append((left[holds], _select(joint, holds)))
         left = left[~holds]
@@ -327,11 +327,11 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> Jo
     return finished[0][1] if len(finished) == 1 else _collected(finished, count)
 
 
-def _solve_tamed(graph: FactorGraph, rows: Rows, tol: float, max_iter: int) -> JointSet:
+def _solve_tamed(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> JointSet:
     problem = _Problem(graph, rows)
     if not graph.overlaps:
-        return _apart(problem, tol, max_iter)
-    return _together(problem, tol, max_iter)
+        return _apart(problem, tol, max_steps)
+    return _together(problem, tol, max_steps)
 
 
 class _Tamed(NamedTuple):
@@ -389,7 +389,7 @@ def _quantile(size: Tensor, share: float) -> Tensor:
     return torch.where(count > 0, found, 0.0)
 
 
-def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
+def _apart(problem: _Problem, tol: float, max_steps: int) -> JointSet:
     """Factors that share nothing: each is a SparseMAP of its own."""
     count = problem.scores.shape[0]
     one = torch.ones(count, dtype=torch.float64, device="cpu")
@@ -399,7 +399,7 @@ def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     )
     iterations = torch.zeros(count, dtype=torch.long, device="cpu")
     for group in problem.groups:
-        group.solve(group.local(problem.scores), group.repeated(one), tol, max_iter)
+        group.solve(group.local(problem.scores), group.repeated(one), tol, max_steps)
         gap = gap + group.gap.clamp_min(0).reshape(count, -1).sum(1)
         closed = closed & group.closed.reshape(count, -1).all(1)
         iterations = torch.maximum(iterations, group.iterations.reshape(count, -1).amax(1))
@@ -407,7 +407,7 @@ def _apart(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     return joint._replace(gap=gap, converged=closed, iterations=iterations)
 
 
-def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
+def _together(problem: _Problem, tol: float, max_steps: int) -> JointSet:
     """Alternate until the active structures solve the whole problem."""
     count = problem.scores.shape[0]
     degree = problem.layout.degree
@@ -417,7 +417,7 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
     messages = [group.local(surplus) for group in problem.groups]
     finished: list[tuple[Tensor, JointSet]] = []
     next_try = _FIRST_TRY
-    for iteration in range(1, max_iter + 1):
+    for iteration in range(1, max_steps + 1):
         total, pull, apart = (
             torch.zeros_like(y),
             torch.zeros_like(y),
@@ -437,12 +437,12 @@ def _together(problem: _Problem, tol: float, max_iter: int) -> JointSet:
             off = group.local(y) - copies[i]
             messages[i] = messages[i] + group.repeated(rho) * off
             apart += off.square().reshape(len(y), -1).sum(1)
-        if iteration >= next_try or iteration == max_iter:
+        if iteration >= next_try or iteration == max_steps:
             next_try = iteration + max(_FIRST_TRY, iteration // 4)
             joint = _polished(problem, messages, tol)._replace(
                 iterations=torch.full((len(y),), iteration, device="cpu")
             )
-            done = joint.converged | (iteration == max_iter)
+            done = joint.converged | (iteration == max_steps)
             finished.append((problem.index[done], _select(joint, done)))
             left = (~done).nonzero()[:, 0]
             if len(left) == 0:

@@ -8,16 +8,18 @@ from enum import Enum
 
 from torch import Tensor
 
-__all__ = ["SparseMAPSolution", "Status"]
+from hopfy._renamed import renamed_attributes
+
+__all__ = ["SparseMAPSolution", "SparseMAPStatus"]
 
 
-class Status(str, Enum):
-    """How a solve ended; each value is the sentence to show."""
+class SparseMAPStatus(str, Enum):
+    """How a solve ended; each value is the message to show."""
 
     CONVERGED = "the duality gap is closed to the tolerance in every row."
-    OUT_OF_ITERATIONS = (
-        "the maximum number of iterations was reached before the duality gap was closed in every row; "
-        "raise max_iter or tol, or start from this solution."
+    MAX_STEPS = (
+        "the maximum number of steps was reached before the duality gap was closed in every row; "
+        "raise max_steps or tol, or start from this solution."
     )
 
     def __str__(self) -> str:
@@ -40,7 +42,7 @@ class SparseMAPSolution:
         factor_vertices: (..., S, *factor) bits.
         vertex_weights: (..., S), positive for the active structures and zero after them.
         gap: (...) duality gap, an upper bound on what the objective is short of its maximum.
-        iterations: (...) oracle calls.
+        steps: (...) oracle calls.
         converged: (...) whether the gap is closed to the tolerance.
         made_by: what tells the structures from others; a start must come from the same ones.
     """
@@ -51,14 +53,18 @@ class SparseMAPSolution:
     factor_vertices: Tensor
     vertex_weights: Tensor
     gap: Tensor
-    iterations: Tensor
+    steps: Tensor
     converged: Tensor
     made_by: tuple[Hashable, tuple[Tensor, ...]] = field(repr=False)
 
+    __getattr__ = renamed_attributes(iterations="steps")
+
     @property
-    def status(self) -> Status:
-        """The sentence about the solve as a whole."""
-        return Status.CONVERGED if bool(self.converged.all()) else Status.OUT_OF_ITERATIONS
+    def status(self) -> SparseMAPStatus:
+        """How the solve ended, for all rows together; ``converged`` tells them apart."""
+        return (
+            SparseMAPStatus.CONVERGED if bool(self.converged.all()) else SparseMAPStatus.MAX_STEPS
+        )
 
     @property
     def support_size(self) -> Tensor:

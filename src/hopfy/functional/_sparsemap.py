@@ -11,6 +11,7 @@ from torch import Tensor
 from hopfy._checks import as_dim, as_mask, as_scores
 from hopfy._kernels import active_set, sequential
 from hopfy._kernels.active_set import ActiveSet
+from hopfy._renamed import renamed_arguments
 from hopfy._runtime.dispatch import transforms_are_active
 from hopfy._warnings import ConvergenceWarning
 from hopfy.functional._lp_sparsemap import JointSet, solve_graph
@@ -25,9 +26,10 @@ from hopfy.structures import (
 __all__ = ["sequential_marginals", "sparsemap", "sparsemap_solution"]
 
 TOL = 1e-12
-MAX_ITER = 1000
+MAX_STEPS = 1000
 
 
+@renamed_arguments(max_iter="max_steps")
 def sparsemap(
     scores: Tensor,
     structure: Structure,
@@ -35,7 +37,7 @@ def sparsemap(
     dim: int = -1,
     mask: Tensor | None = None,
     tol: float = TOL,
-    max_iter: int = MAX_ITER,
+    max_steps: int = MAX_STEPS,
     start: SparseMAPSolution | None = None,
 ) -> Tensor:
     r"""Marginals of the few structures that share the best regularized score (Eq. 12):
@@ -58,7 +60,7 @@ def sparsemap(
             gives zeros.
         tol: the duality gap at which a row is done. `KSubsets`, `AtMostK`, `SequentialKSubsets` and
             `Chain` have exact solvers of their own and ask for none of these three.
-        max_iter: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
+        max_steps: the most oracle calls per row; a `hopfy.ConvergenceWarning` tells when it was reached.
         start: an earlier solution for scores of the same shape, to start from; a factor graph always
             starts afresh.
 
@@ -73,12 +75,12 @@ def sparsemap(
     tensor([[0.5250, 0.4750],
             [0.4750, 0.5250]])
     """
-    _check_solver(structure, tol, max_iter, start)
+    _check_solver(structure, tol, max_steps, start)
     solved = structure.solve(scores, mask, dim=dim)
     if solved is not None:
         return solved
     solution = sparsemap_solution(
-        scores, structure, dim=dim, mask=mask, tol=tol, max_iter=max_iter, start=start
+        scores, structure, dim=dim, mask=mask, tol=tol, max_steps=max_steps, start=start
     )
     return solution.marginals
 
@@ -105,6 +107,7 @@ def sequential_marginals(scores: Tensor, structure: SequentialKSubsets) -> tuple
     return y, marginals.reshape(*rows.batch, both.shape[1], 2, 2).to(y)
 
 
+@renamed_arguments(max_iter="max_steps")
 def sparsemap_solution(
     scores: Tensor,
     structure: Structure,
@@ -112,7 +115,7 @@ def sparsemap_solution(
     dim: int = -1,
     mask: Tensor | None = None,
     tol: float = TOL,
-    max_iter: int = MAX_ITER,
+    max_steps: int = MAX_STEPS,
     start: SparseMAPSolution | None = None,
 ) -> SparseMAPSolution:
     """Solve as `sparsemap` does, always by the active-set method, and return all that it found.
@@ -129,7 +132,7 @@ def sparsemap_solution(
     >>> print(solution.status)
     the duality gap is closed to the tolerance in every row.
     """
-    _check_solver(structure, tol, max_iter, start)
+    _check_solver(structure, tol, max_steps, start)
     if transforms_are_active():
         raise ValueError(
             f"expected plain tensors for sparsemap over {type(structure).__name__}, got some inside "
@@ -148,7 +151,7 @@ def sparsemap_solution(
         scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
     if moved:
         scores = scores.movedim(dim, -1)
-    solution = _solve(scores, structure, tol, max_iter, start)
+    solution = _solve(scores, structure, tol, max_steps, start)
     if moved:
         parts = vars(solution) | {"marginals": solution.marginals.movedim(-1, dim)}
         solution = SparseMAPSolution(**parts)
@@ -156,14 +159,14 @@ def sparsemap_solution(
 
 
 def _check_solver(
-    structure: object, tol: float, max_iter: int, start: SparseMAPSolution | None
+    structure: object, tol: float, max_steps: int, start: SparseMAPSolution | None
 ) -> None:
     if not isinstance(structure, Structure):
         raise TypeError(f"expected a structure such as KSubsets(k), got {structure!r}.")
     if not tol >= 0:
         raise ValueError(f"expected tol >= 0, got {tol}.")
-    if not isinstance(max_iter, int) or max_iter < 1:
-        raise ValueError(f"expected max_iter to be a positive integer, got {max_iter!r}.")
+    if not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"expected max_steps to be a positive integer, got {max_steps!r}.")
     if start is not None and not isinstance(start, SparseMAPSolution):
         raise TypeError(
             f"expected start to be the result of sparsemap_solution, got {type(start).__name__}."
@@ -171,7 +174,11 @@ def _check_solver(
 
 
 def _solve(
-    scores: Tensor, structure: Structure, tol: float, max_iter: int, start: SparseMAPSolution | None
+    scores: Tensor,
+    structure: Structure,
+    tol: float,
+    max_steps: int,
+    start: SparseMAPSolution | None,
 ) -> SparseMAPSolution:
     event = scores.shape[scores.ndim - structure.event_dims :]
     rows = structure.rows(scores)
@@ -189,11 +196,11 @@ def _solve(
     )
     found: ActiveSet | JointSet
     if structure.is_factor_graph:
-        found = solve_graph(structure, problem, tol, max_iter)  # type: ignore[arg-type]
+        found = solve_graph(structure, problem, tol, max_steps)  # type: ignore[arg-type]
     else:
         warm = None if start is None else _warm(start, structure, rows, which.cpu())
-        found = _active_sets(structure, problem, tol, max_iter, warm)
-    _warn(structure, problem, found, max_iter)
+        found = _active_sets(structure, problem, tol, max_steps, warm)
+    _warn(structure, problem, found, max_steps)
     marginals, factor_marginals = _Attached.apply(theta, theta_f, found)  # type: ignore[no-untyped-call]
     return _assembled(scores, structure, rows, spoiled, which, found, marginals, factor_marginals)
 
@@ -227,7 +234,7 @@ def _active_sets(
     structure: Structure,
     problem: Rows,
     tol: float,
-    max_iter: int,
+    max_steps: int,
     warm: tuple[Tensor, Tensor, Tensor] | None,
 ) -> ActiveSet:
     shape, theta = problem.scores.shape[1:], problem.scores.flatten(1)
@@ -248,7 +255,7 @@ def _active_sets(
     cold = bits[:, None], factors[:, None], theta.new_ones((theta.shape[0], 1))
     begin = cold if warm is None else _mended(warm, cold, theta, problem.factor_scores)
     found = active_set.solve(
-        theta, problem.factor_scores, best, start=begin, tol=tol, max_iter=max_iter
+        theta, problem.factor_scores, best, start=begin, tol=tol, max_steps=max_steps
     )
     _check_oracle(structure, problem, found.gap)
     return found
@@ -288,15 +295,15 @@ def _mended(
     return pick(vertices, cold[0]), pick(factors, cold[1]), pick(weights, cold[2])
 
 
-def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_iter: int) -> None:
+def _warn(structure: Structure, problem: Rows, found: ActiveSet | JointSet, max_steps: int) -> None:
     if found.converged.numel() and not bool(found.converged.all()):
         open_rows = (~found.converged).nonzero()[:, 0]
         worst = int(open_rows[found.gap[open_rows].argmax()])
         warnings.warn(
-            f"SparseMAP over {type(structure).__name__} reached max_iter={max_iter} in "
+            f"SparseMAP over {type(structure).__name__} reached max_steps={max_steps} in "
             f"{len(open_rows)} of {len(found.gap)} rows; the largest duality gap is "
             f"{float(found.gap[worst]) * structure.curvature:.3g}, in {problem.name(worst)}. Raise "
-            "max_iter or tol, or start from an earlier solution.",
+            "max_steps or tol, or start from an earlier solution.",
             ConvergenceWarning,
             stacklevel=5,
         )
@@ -335,7 +342,7 @@ def _assembled(
         factor_vertices=spread(found.factors, (slots, *factor_shape), zero).bool(),
         vertex_weights=spread(found.weights, (slots,), zero).to(scores.dtype),
         gap=spread(found.gap.clamp_min(0) * structure.curvature, (), zero),
-        iterations=spread(found.iterations, (), zero),
+        steps=spread(found.iterations, (), zero),
         converged=spread(found.converged, (), torch.ones_like(zero)),
         made_by=(structure.oracle_key, rows.data),
     )

@@ -13,7 +13,7 @@ from hopfy.memory._lift import squared_lengths
 __all__ = [
     "ArrayLike",
     "as_ids",
-    "as_known",
+    "as_mask",
     "as_patterns",
     "as_queries",
     "as_tensor",
@@ -118,22 +118,22 @@ def as_queries(queries: ArrayLike, dim: int, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype)
 
 
-def as_known(known: ArrayLike | None, queries: Tensor) -> Tensor | None:
+def as_mask(mask: ArrayLike | None, queries: Tensor) -> Tensor | None:
     """The mask of known coordinates broadcast to the queries, None where all are known."""
-    if known is None:
+    if mask is None:
         return None
-    mask = as_tensor(known, "known")
-    if mask.dtype is not torch.bool:
+    known = as_tensor(mask, "mask")
+    if known.dtype is not torch.bool:
         raise TypeError(
-            "expected known to be boolean (True = the cue really contains this coordinate), got "
-            f"{mask.dtype}."
+            "expected mask to be boolean (True = the cue really contains this coordinate), got "
+            f"{known.dtype}."
         )
     try:
-        return mask.to(queries.device).expand(queries.shape)
+        return known.to(queries.device).expand(queries.shape)
     except RuntimeError:
         raise ValueError(
-            f"expected known to broadcast to the queries' shape {tuple(queries.shape)}, got shape "
-            f"{tuple(mask.shape)}."
+            f"expected mask to broadcast to the queries' shape {tuple(queries.shape)}, got shape "
+            f"{tuple(known.shape)}."
         ) from None
 
 

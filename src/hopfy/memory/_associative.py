@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hopfy._files.tensors import StoredFile
+from hopfy._renamed import renamed_arguments
 from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,
-    as_known,
+    as_mask,
     as_queries,
     check_finite,
     in_kind_of,
@@ -97,7 +98,7 @@ class AssociativeMemory(Filed, Estimator):
     >>> answer.patterns, int(answer.values)
     (array([0., 0., 1., 2.]), 8)
     >>> half = np.array([True, True, False, False])
-    >>> memory.recall(np.array([1.0, 1.0, 0.0, 0.0]), known=half).describe(0)
+    >>> memory.recall(np.array([1.0, 1.0, 0.0, 0.0]), mask=half).describe(0)
     'pattern 0, exactly, certified.'
     """
 
@@ -221,14 +222,15 @@ class AssociativeMemory(Filed, Estimator):
 
     # ------------------------------------------------------------------ recall
 
+    @renamed_arguments(known="mask")
     def recall(
-        self, queries: ArrayLike, known: ArrayLike | None = None, *, max_steps: int = 50
+        self, queries: ArrayLike, mask: ArrayLike | None = None, *, max_steps: int = 50
     ) -> Recall:
         """The stored patterns that the cues lead to.
 
         Args:
             queries: cues (..., D). Of a NumPy masked array, what is not masked is known.
-            known: booleans that broadcast to the queries: True where the cue really contains the
+            mask: booleans that broadcast to the queries: True where the cue really contains the
                 coordinate. The others are ignored (they may be NaN) and filled in.
             max_steps: the largest number of updates.
 
@@ -239,24 +241,25 @@ class AssociativeMemory(Filed, Estimator):
         contents = snapshot.contents
         if isinstance(queries, np.ma.MaskedArray):
             seen = ~np.ma.getmaskarray(queries)
-            known = seen if known is None else seen & np.asarray(known)
+            mask = seen if mask is None else seen & np.asarray(mask)
             queries = queries.data
         cues = as_queries(queries, contents.patterns.shape[1], contents.rows.dtype)
         cues = cues.to(contents.rows.device)
-        mask = as_known(known, cues)
+        known = as_mask(mask, cues)
         engine = self._engine(snapshot, cues.shape[:-1].numel(), max_steps)
         flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
-        flat_mask = None if mask is None else mask.reshape(flat.shape)
-        _check_cues(flat, flat_mask, self._reach(snapshot) * float(engine.network.beta))
+        flat_known = None if known is None else known.reshape(flat.shape)
+        _check_cues(flat, flat_known, self._reach(snapshot) * float(engine.network.beta))
         collector = Collector(engine, flat, contents.codec)
         with torch.no_grad():
-            for piece in engine.pieces(flat, flat_mask):
+            for piece in engine.pieces(flat, flat_known):
                 collector.take(piece)
         return collector.answer(cues.shape[:-1], queries)
 
-    def predict(self, queries: ArrayLike, known: ArrayLike | None = None) -> Any:
+    @renamed_arguments(known="mask")
+    def predict(self, queries: ArrayLike, mask: ArrayLike | None = None) -> Any:
         """The recalled values, or the recalled patterns where no values are stored."""
-        answer = self.recall(queries, known)
+        answer = self.recall(queries, mask)
         return answer.patterns if answer.values is None else answer.values
 
     def neighbors(self, queries: ArrayLike, k: int = 1) -> Neighbors:
@@ -461,7 +464,7 @@ def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:
     try:
         check_finite(seen, "queries")
     except ValueError as error:
-        hint = "" if known is not None else " Or pass known=~isnan(queries) to fill them in."
+        hint = "" if known is not None else " Or pass mask=~isnan(queries) to fill them in."
         raise ValueError(f"{error}{hint}") from None
     if not seen.shape[0]:
         return

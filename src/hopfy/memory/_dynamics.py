@@ -125,7 +125,7 @@ class Engine:
         beta = float(self.network.beta) * temperature_share(known)
         same = bool((known == known[:1]).all())
         mask = known[:1].contiguous() if same else known.contiguous()
-        for some, weights in self.index.parts(held, self.omega, beta, known=mask):
+        for some, weights in self.index.parts(held, self.omega, beta, mask=mask):
             yield from self._filled(held[some], known[some], weights, places[some])
 
     def _filled(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hopfy._files.tensors import Kind, StoredFile, Streamed, write
+from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._lift import lifted, radius_for, squared_lengths
@@ -22,7 +22,7 @@ from hopfy.memory._values import Codec
 
 __all__ = ["Opened", "open_store", "save_snapshot", "verify_rows", "write_chunks"]
 
-KIND = Kind("hopfy.AssociativeMemory", version=1, word="memory")
+KIND = FileFormat("hopfy.AssociativeMemory", version=1, word="memory")
 
 _ROWS = 1 << 12
 

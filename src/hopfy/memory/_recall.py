@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hopfy._renamed import renamed_attributes
 from hopfy.memory._arrays import ArrayLike, in_kind_of
 from hopfy.memory._dynamics import KINDS, Engine, Piece
 from hopfy.memory._store import Contents
@@ -33,8 +34,8 @@ class Recall:
             everything else (labels, texts, records) is voted on. None if the memory has no values.
         certified: (...) booleans: it is proven, rounding included, that the recalled pattern is an
             exact fixed point of the whole network and that finitely many steps led to it (Prop. 2).
-        kinds: one `Kind` per query in row-major order; their values are what to show.
-        sizes: (...) int64, how many patterns have a positive weight.
+        kind: one `Kind` per query in row-major order; their values are what to show.
+        size: (...) int64, how many patterns have a positive weight.
         steps: (...) int64, updates; 0 for an incomplete cue that fits several patterns.
     """
 
@@ -42,12 +43,14 @@ class Recall:
     ids: Any
     values: Any
     certified: Any
-    kinds: tuple[Kind, ...]
-    sizes: Any
+    kind: tuple[Kind, ...]
+    size: Any
     steps: Any
     _weights: Callable[[int], tuple[Tensor, Tensor]]
     _ids: Tensor
     _question: Any
+
+    __getattr__ = renamed_attributes(kinds="kind", sizes="size")
 
     def weights(self, query: int) -> tuple[Any, Any]:
         """The ids and the weights of all patterns that take part, the largest weight first.
@@ -55,15 +58,15 @@ class Recall:
         Weights that did not fit into the memory's ``scratch`` are computed again from the recalled
         state.
         """
-        indices, weights = self._weights(_as_row(query, len(self.kinds)))
+        indices, weights = self._weights(_as_row(query, len(self.kind)))
         order = weights.argsort(descending=True, stable=True)
         ids = self._ids[indices.cpu()][order.cpu()]
         return in_kind_of(ids, self._question), in_kind_of(weights[order], self._question)
 
     def describe(self, query: int) -> str:
         """One line about one query (counted in row-major order)."""
-        row = _as_row(query, len(self.kinds))
-        kind = self.kinds[row]
+        row = _as_row(query, len(self.kind))
+        kind = self.kind[row]
         if kind is Kind.PATTERN:
             proof = "certified" if bool(self.certified.reshape(-1)[row]) else "not certified"
             return f"pattern {int(self.ids.reshape(-1)[row])}, exactly, {proof}."
@@ -78,15 +81,15 @@ class Recall:
         return f"{kind.value}."
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self.kind)
 
     def __repr__(self) -> str:
-        count = len(self.kinds)
+        count = len(self.kind)
         certified = int(self.certified.sum())
         lines = [f"Recall of {count} {'query' if count == 1 else 'queries'}, {certified} certified"]
-        sizes = self.sizes.reshape(-1)
+        sizes = self.size.reshape(-1)
         for kind in Kind:
-            chosen = [row for row, found in enumerate(self.kinds) if found is kind]
+            chosen = [row for row, found in enumerate(self.kind) if found is kind]
             if not chosen:
                 continue
             how_many = ""
@@ -106,7 +109,7 @@ class Collector:
         contents = engine.contents
         self.states = contents.rows.new_empty(rows, contents.rows.shape[1])
         self.top = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.sizes, self.steps, self.kinds = (torch.zeros_like(self.top) for _ in range(3))
+        self.size, self.steps, self.kind = (torch.zeros_like(self.top) for _ in range(3))
         self.certified = torch.zeros(rows, dtype=torch.bool, device=device)
         self.values = None
         if contents.values is not None:
@@ -118,8 +121,8 @@ class Collector:
         places, weights = piece.places, piece.weights
         self.states[places] = weights.matmul(self._engine.contents.rows)
         self.top[places] = weights.indices[_largest(weights, weights.values)]
-        self.sizes[places] = weights.counts
-        self.steps[places], self.kinds[places] = piece.steps, piece.kinds
+        self.size[places] = weights.counts
+        self.steps[places], self.kind[places] = piece.steps, piece.kinds
         self.certified[places] = piece.certified
         stored = self._engine.contents.values
         if self.values is not None and stored is not None:
@@ -148,8 +151,8 @@ class Collector:
             ids=out(contents.ids[self.top.cpu()]),
             values=values,
             certified=out(self.certified),
-            kinds=tuple(KINDS[kind] for kind in self.kinds.tolist()),
-            sizes=out(self.sizes),
+            kind=tuple(KINDS[kind] for kind in self.kind.tolist()),
+            size=out(self.size),
             steps=out(self.steps),
             _weights=self._weights(contents),
             _ids=contents.ids,

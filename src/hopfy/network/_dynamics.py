@@ -26,14 +26,14 @@ class Rules:
         prove: ``(active, members)`` to booleans, see `Stepper.prove`.
         energy: all states to energies (Q,), or None if no trace is wanted.
         max_steps: the largest number of updates, at least 1.
-        tolerance: how far a settled state may move.
+        tol: how far a settled state may move.
     """
 
     advance: Callable[[Tensor, Tensor], Step]
     prove: Callable[[Tensor, Tensor], Tensor]
     energy: Callable[[Tensor], Tensor] | None
     max_steps: int
-    tolerance: float
+    tol: float
 
 
 @dataclass
@@ -107,7 +107,7 @@ def _judge(outcome: Outcome, active: Tensor, old: Tensor, step: Step, rules: Rul
     exact, size, first = _reading(step.weights, new)
     certified = torch.zeros_like(exact)
     certified[exact] = _proofs(active[exact], step.weights, exact, rules)
-    still = torch.linalg.vector_norm(new - old, dim=-1) <= rules.tolerance
+    still = torch.linalg.vector_norm(new - old, dim=-1) <= rules.tol
     lost = ~new.isfinite().all(-1)
     outcome.size[active] = size
     outcome.exact[active] = exact

@@ -316,7 +316,7 @@ class HopfieldNetwork:
             prove=prove,
             energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
             max_steps=max_steps,
-            tolerance=tol * self._largest_norm(stepper),
+            tol=tol * self._largest_norm(stepper),
         )
 
     def _mapped(self, step: Step) -> Step:

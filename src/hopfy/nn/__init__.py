@@ -4,12 +4,13 @@
 the memories, and `HopfieldAttention` has the signature of `torch.nn.MultiheadAttention`.
 """
 
+from hopfy._renamed import renamed_members
 from hopfy.nn._attention import HopfieldAttention
 from hopfy.nn._convert import from_hflayers
 from hopfy.nn._heads import Sizes
 from hopfy.nn._hopfield import Hopfield, HopfieldLookup, HopfieldPooling
 from hopfy.nn._learnable import LearnableAlpha, LearnableBeta
-from hopfy.nn._maps import Entmax, KSubsets, Normmax, Softmax, Sparsemax
+from hopfy.nn._maps import Entmax, KSubsetsMap, Normmax, Softmax, Sparsemax
 from hopfy.nn._share import ShareOfLength
 from hopfy.nn._sparse_cache import CacheStats, SparseCache
 from hopfy.nn._transformer import HopfieldDecoderLayer, HopfieldEncoderLayer
@@ -23,7 +24,7 @@ __all__ = [
     "HopfieldEncoderLayer",
     "HopfieldLookup",
     "HopfieldPooling",
-    "KSubsets",
+    "KSubsetsMap",
     "LearnableAlpha",
     "LearnableBeta",
     "Normmax",
@@ -34,3 +35,5 @@ __all__ = [
     "Sparsemax",
     "from_hflayers",
 ]
+
+__getattr__ = renamed_members(__name__, KSubsets="KSubsetsMap")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +17,9 @@ __all__ = [
     "head_mask",
     "merge",
     "projection",
-    "renamed",
     "split",
     "which_to_normalize",
 ]
-
-_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -88,22 +83,6 @@ def features_of(part: nn.Module) -> int | None:
         if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
             return module.normalized_shape[0]
     return None
-
-
-def renamed(**names: str) -> Callable[[_Init], _Init]:
-    """A constructor that names the new parameter where it is given an old one, ``old="new"``."""
-
-    def decorate(init: _Init) -> _Init:
-        @functools.wraps(init)
-        def checked(self: Any, *arguments: Any, **options: Any) -> None:
-            for old, new in names.items():
-                if old in options:
-                    raise TypeError(f"expected {new}=..., got {old}=...; it is called {new} now.")
-            init(self, *arguments, **options)
-
-        return checked  # type: ignore[return-value]
-
-    return decorate
 
 
 def which_to_normalize(normalize: bool | Collection[str]) -> frozenset[str]:

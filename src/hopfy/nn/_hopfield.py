@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hopfy._renamed import renamed_arguments
 from hopfy.nn._association import Association
 from hopfy.nn._heads import (
     Sizes,
@@ -17,7 +18,6 @@ from hopfy.nn._heads import (
     head_mask,
     merge,
     projection,
-    renamed,
     split,
     which_to_normalize,
 )
@@ -51,7 +51,7 @@ class Hopfield(nn.Module):
     torch.Size([3, 4, 16])
     """
 
-    @renamed(normalise="normalize")
+    @renamed_arguments(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes | None = None,
@@ -170,7 +170,7 @@ class HopfieldPooling(nn.Module):
     torch.Size([4, 16])
     """
 
-    @renamed(normalise="normalize")
+    @renamed_arguments(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes,
@@ -287,7 +287,7 @@ class HopfieldLookup(nn.Module):
 
     values: nn.Parameter | None
 
-    @renamed(normalise="normalize")
+    @renamed_arguments(normalise="normalize")
     def __init__(
         self,
         size: int | Sizes,

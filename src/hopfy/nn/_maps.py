@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hopfy import functional as F
 from hopfy._checks import ENTMAX_ALPHA, NORMMAX_ALPHA, SUBSET_SIZE, Rule, check_parameter
 
-__all__ = ["Entmax", "KSubsets", "Normmax", "Softmax", "Sparsemax"]
+__all__ = ["Entmax", "KSubsetsMap", "Normmax", "Softmax", "Sparsemax"]
 
 
 class _Map(nn.Module):
@@ -106,11 +106,11 @@ class Normmax(_ParametrizedMap):
         return F.normmax(scores, self.alpha, dim=self.dim, mask=mask)
 
 
-class KSubsets(_ParametrizedMap):
+class KSubsetsMap(_ParametrizedMap):
     """`hopfy.functional.ksubsets` as a module.
 
     >>> import torch, hopfy
-    >>> hopfy.nn.KSubsets(2)(torch.tensor([3.0, 1.0, 0.5, -1.0]))
+    >>> hopfy.nn.KSubsetsMap(2)(torch.tensor([3.0, 1.0, 0.5, -1.0]))
     tensor([1.0000, 0.7500, 0.2500, 0.0000])
     """
 

@@ -24,16 +24,16 @@ class Config:
 class Row:
     """One line of a comparison: our number beside the published one.
 
-    >>> Row("size 1", ours=69.24, paper=69.2, tolerance=0.1).agrees
+    >>> Row("size 1", ours=69.24, paper=69.2, tol=0.1).agrees
     True
-    >>> Row("size 1", ours=70.0, paper=69.2, tolerance=0.1).agrees
+    >>> Row("size 1", ours=70.0, paper=69.2, tol=0.1).agrees
     False
     """
 
     name: str
     ours: float
     paper: float | None = None
-    tolerance: float | None = None
+    tol: float | None = None
 
     @property
     def difference(self) -> float | None:
@@ -43,10 +43,10 @@ class Row:
     @property
     def agrees(self) -> bool | None:
         """Whether the difference is within the tolerance; None where there is nothing to judge."""
-        if self.difference is None or self.tolerance is None:
+        if self.difference is None or self.tol is None:
             return None
-        rounding = 1e-9 * max(1.0, abs(self.tolerance))
-        return abs(self.difference) <= self.tolerance + rounding
+        rounding = 1e-9 * max(1.0, abs(self.tol))
+        return abs(self.difference) <= self.tol + rounding
 
 
 @dataclass(frozen=True)

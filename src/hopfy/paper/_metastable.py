@@ -15,7 +15,7 @@ _SCORES = 1 << 23
 """Scores of softmax held at once."""
 
 
-def metastable_sizes(network: HopfieldNetwork, queries: Tensor, updates: int = 5) -> Tensor:
+def metastable_sizes(network: HopfieldNetwork, queries: Tensor, max_steps: int = 5) -> Tensor:
     r"""How many weights :math:`\hat y(\beta X q)` of the last update count, (Q,) int64.
 
     Sparse maps count weights > 0, softmax those > 0.01, of which there may be none. A query whose
@@ -28,11 +28,11 @@ def metastable_sizes(network: HopfieldNetwork, queries: Tensor, updates: int = 5
     tensor([2, 1])
     """
     if network.omega.margin < torch.inf:
-        return network.retrieve(queries, max_steps=updates, tol=0.0).size
+        return network.retrieve(queries, max_steps=max_steps, tol=0.0).size
     # The weights of softmax are not kept by `retrieve`, and all are positive.
     states = queries
-    if updates > 1:
-        states = network.retrieve(queries, max_steps=updates - 1, tol=0.0).state
+    if max_steps > 1:
+        states = network.retrieve(queries, max_steps=max_steps - 1, tol=0.0).state
     rows = max(1, _SCORES // network.memories.shape[0])
     counts = [(network.weights(part) > _COUNTED).sum(1) for part in torch.split(states, rows)]
     return torch.cat(counts) if counts else torch.zeros(0, dtype=torch.int64)

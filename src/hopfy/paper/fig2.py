@@ -87,12 +87,12 @@ class Fig2(Experiment[Fig2Config]):
                 f"{name}: exactly one-hot (k-hot) up to temperature",
                 ours=results["checks"]["exact_up_to"][name],
                 paper=predicted,
-                tolerance=1e-6,
+                tol=1e-6,
             )
             for name, predicted in EXACT_UP_TO.items()
         ]
         for claim, deviation in results["checks"]["deviations"].items():
-            rows.append(Row(f"{claim}: largest deviation", deviation, paper=0.0, tolerance=1e-6))
+            rows.append(Row(f"{claim}: largest deviation", deviation, paper=0.0, tol=1e-6))
         return rows
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:

@@ -86,9 +86,7 @@ class Fig3(Experiment[Fig3Config]):
         normmax = min(entry["evenness"] for entry in _entries(results, "5-normmax"))
         rows.append(_claim("claim: 5-normmax ends at uniform averages (> 0.99)", normmax > 0.99))
         rise = max(entry["largest_rise"] for entry in results["measured"])
-        rows.append(
-            Row("largest rise of the energy in one update", rise, paper=0.0, tolerance=1e-12)
-        )
+        rows.append(Row("largest rise of the energy in one update", rise, paper=0.0, tol=1e-12))
         return rows
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
@@ -183,7 +181,7 @@ def _entries(results: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _claim(name: str, holds: bool) -> Row:
-    return Row(f"{name} (1 = holds)", float(holds), paper=1.0, tolerance=0.0)
+    return Row(f"{name} (1 = holds)", float(holds), paper=1.0, tol=0.0)
 
 
 def _panels(results: Mapping[str, Any], beta: float) -> tuple[Any, list[tuple[Any, Any, int]]]:
@@ -220,7 +218,7 @@ def _basins(results: Mapping[str, Any], beta: float) -> Any:
             points=max(60, results["points"]),
             border=_BORDER,
             max_steps=results["max_steps"],
-            tolerance=_tolerance(MAPS[place % len(MAPS)]),
+            tol=_tolerance(MAPS[place % len(MAPS)]),
             ax=ax,
         )
         _bare(ax)

@@ -34,13 +34,13 @@ class Table1Config(Config):
         source: ``"mnist"``, the paper's data, or ``"digits"``, which scikit-learn bundles.
         queries: how many test images are queries; the number of memories follows from the source.
         block: queries in one part of the run.
-        updates: before the weights are counted.
+        max_steps: updates before the weights are counted.
     """
 
     source: str = "mnist"
     queries: int = 10_000
     block: int = 1_000
-    updates: int = 5
+    max_steps: int = 5
 
 
 class Table1(Experiment[Table1Config]):
@@ -86,13 +86,13 @@ class Table1(Experiment[Table1Config]):
         Ours are printed with one digit like the paper's, and may differ by one unit of it; the
         results hold the exact shares.
         """
-        tolerance = _TOLERANCE if results["source"] == "mnist" else None
+        tol = _TOLERANCE if results["source"] == "mnist" else None
         rows = []
         for column, published in zip(results["columns"], METASTABLE_STATES, strict=True):
             name = f"{column['omega']}, beta {column['beta']:g}"
             for size, paper in zip(SIZES, published.percent, strict=True):
                 ours = round(column["percent"][size], _PRINTED_DIGITS)
-                rows.append(Row(f"{name}, size {size}", ours, paper, tolerance))
+                rows.append(Row(f"{name}, size {size}", ours, paper, tol))
             if column["none"] > 0:
                 rows.append(Row(f"{name}, of which size 0", column["none"]))
         return rows
@@ -153,7 +153,7 @@ class _Material:
     def count(self, omega: str, beta: float, start: int) -> list[int]:
         """Queries of each size 0 .. 10, and of any larger one, among a block of them."""
         own = self._images[1][start : start + self._config.block]
-        sizes = metastable_sizes(self._network(omega, beta), own, self._config.updates)
+        sizes = metastable_sizes(self._network(omega, beta), own, self._config.max_steps)
         counts: list[int] = torch.bincount(
             sizes.clamp(max=_LARGEST + 1), minlength=_LARGEST + 2
         ).tolist()

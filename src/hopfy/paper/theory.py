@@ -85,19 +85,19 @@ class Theory(Experiment[TheoryConfig]):
                 points = results[kind][name]
                 gap = max(abs(p["measured"] - p["predicted"]) for p in points)
                 text = f"{name}: fixed points as the {what} varies, largest gap to Prop. 2 in %"
-                rows.append(Row(text, gap, paper=0.0, tolerance=0.0))
+                rows.append(Row(text, gap, paper=0.0, tol=0.0))
         for name in MAPS:
             short = max(p["promised"] - p["measured"] for p in results["noise"][name])
             text = f"{name}: recalled from noise, largest shortfall below the certified % "
-            rows.append(Row(text.strip(), max(0.0, short), paper=0.0, tolerance=0.0))
+            rows.append(Row(text.strip(), max(0.0, short), paper=0.0, tol=0.0))
             ratios = [p["measured"] / p["exact"] for p in results["radius"][name]]
             rows.append(
                 Row(f"{name}: measured radius / certified radius, mean",
-                    sum(ratios) / len(ratios), paper=1.0, tolerance=1e-6)
+                    sum(ratios) / len(ratios), paper=1.0, tol=1e-6)
             )  # fmt: skip
         short = max(0.0, *(math.log(p["predicted"] / p["measured"]) for p in results["capacity"]))
         text = "capacity: log of promised / measured patterns where it is positive"
-        rows.append(Row(text, short, paper=0.0, tolerance=0.0))
+        rows.append(Row(text, short, paper=0.0, tol=0.0))
         return rows
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import as_states
+from hopfy._renamed import renamed_arguments
 from hopfy.network import HopfieldNetwork
 from hopfy.plot._space import Plane, ends, plane_grid, plane_of
 from hopfy.plot.style import GRAY, INK, color_of, fresh_axes, pyplot, sequential
@@ -62,13 +63,14 @@ def energy_landscape(
     return _finish(ax, plane, places)
 
 
+@renamed_arguments(tolerance="tol")
 def basins(
     network: HopfieldNetwork,
     *,
     points: int = 150,
     border: float = 0.2,
     max_steps: int = 50,
-    tolerance: float = 1e-3,
+    tol: float = 1e-3,
     ax: Axes | None = None,
 ) -> Axes:
     """Which pattern each point of the plane ends at; white where it ends at a mixture.
@@ -78,7 +80,7 @@ def basins(
         points: grid points along each side.
         border: how far the picture reaches beyond the patterns.
         max_steps: the largest number of updates.
-        tolerance: how close to a pattern a state must end.
+        tol: how close to a pattern a state must end.
         ax: where to draw; a new figure by default.
 
     >>> import torch, hopfy, hopfy.plot
@@ -88,7 +90,7 @@ def basins(
     """
     plane = plane_of(network)
     places = plane_grid(network, plane, points, border)
-    found = ends(network, plane.lift(places), max_steps, tolerance)
+    found = ends(network, plane.lift(places), max_steps, tol)
     ax = fresh_axes(ax)
     colors = pyplot().matplotlib.colors.to_rgb
     white = torch.ones(*found.shape, 3)

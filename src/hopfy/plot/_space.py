@@ -76,11 +76,11 @@ def plane_grid(
     return torch.stack(torch.meshgrid(first, second, indexing="xy"), -1)
 
 
-def ends(network: HopfieldNetwork, queries: Tensor, max_steps: int, tolerance: float) -> Tensor:
-    """The pattern that each query (..., D) ends within ``tolerance`` of, or -1 for none."""
+def ends(network: HopfieldNetwork, queries: Tensor, max_steps: int, tol: float) -> Tensor:
+    """The pattern that each query (..., D) ends within ``tol`` of, or -1 for none."""
     memories = network.memories.detach()
     with torch.no_grad():
         states = network.retrieve(queries, max_steps=max_steps).state
         distances = torch.cdist(states.reshape(-1, memories.shape[1]).double(), memories.double())
     near, pattern = distances.min(-1)
-    return torch.where(near <= tolerance, pattern, -1).reshape(queries.shape[:-1])
+    return torch.where(near <= tol, pattern, -1).reshape(queries.shape[:-1])

@@ -300,13 +300,13 @@ class ExactIndex:
         beta: float | Tensor = 1.0,
         *,
         metric: Metric = "inner",
-        known: Tensor | None = None,
+        mask: Tensor | None = None,
         state: State | None = None,
     ) -> Iterator[tuple[Tensor, SparseRows]]:
         """Places among the queries and their weights (columns: stored rows), a part at a time.
 
         Queries with NaN or infinite entries are left out. A part holds at most about ``scratch``
-        bytes, so that a mixture of many memories can be read out part by part. ``known`` (M, D) or
+        bytes, so that a mixture of many memories can be read out part by part. ``mask`` (M, D) or
         (1, D) marks the coordinates that a query contains; of the others, where it must hold zeros,
         half of the memory's square counts.
         """
@@ -315,8 +315,8 @@ class ExactIndex:
         reach = reach_of(omega, betas, queries.shape[0])
         nowhere = torch.zeros(queries.shape[0], dtype=torch.float64, device="cpu")
         rank, distance = (1, nowhere) if reach is None else reach
-        if known is not None:
-            problem = state.partial(wide, known, rank, distance)
+        if mask is not None:
+            problem = state.partial(wide, mask, rank, distance)
         else:
             problem = self._problem(state, wide, metric, rank, distance)
         if reach is None or rank > len(state) or not bool(distance.isfinite().all()):

@@ -67,7 +67,7 @@ def solve(
     *,
     start: tuple[Tensor, Tensor, Tensor],
     tol: float,
-    max_iter: int,
+    max_steps: int,
 ) -> ActiveSet:
     """Active sets of scores (B, n) and factor scores (B, f), both float64 on the CPU.
 
@@ -76,7 +76,7 @@ def solve(
     """
     loops = compiled("active_set.cpu")
     if loops is None:
-        return reference(scores, factor_scores, best, start=start, tol=tol, max_iter=max_iter)
+        return reference(scores, factor_scores, best, start=start, tol=tol, max_steps=max_steps)
     (count, n), f = scores.shape, factor_scores.shape[1]
     most = n + 2  # n + 1 affinely independent vertices and one that knocks
     slots = min(most, max(_FIRST_SLOTS, start[0].shape[1] + 1))
@@ -86,7 +86,7 @@ def solve(
     rows = np.arange(count)
     firsts = [part.contiguous().numpy() for part in start]
     over_rows(loops.start, count, count * (n + f) * slots, rows, *firsts, theta, theta_f, state)
-    for _ in range(max_iter):
+    for _ in range(max_steps):
         gradient = torch.from_numpy(theta[rows] - state.marginals[rows])
         found = [part.contiguous().numpy() for part in best(torch.from_numpy(rows), gradient)]
         if slots < most and int(state.size[rows].max()) >= slots:
@@ -132,14 +132,14 @@ def reference(
     *,
     start: tuple[Tensor, Tensor, Tensor],
     tol: float,
-    max_iter: int,
+    max_steps: int,
 ) -> ActiveSet:
     """The same in plain torch, one row after the other."""
     answers = []
     for row in range(scores.shape[0]):
         index = torch.tensor([row], device="cpu")
         first = _Row(scores[row], factor_scores[row], [part[row] for part in start])
-        answers.append(_solve_row(first, partial(best, index), tol, max_iter))
+        answers.append(_solve_row(first, partial(best, index), tol, max_steps))
     widest = max((len(row.weights) for row, *_ in answers), default=1)
     empty = (
         scores.new_zeros(0),
@@ -211,10 +211,10 @@ class _Row:
 
 
 def _solve_row(
-    row: _Row, best: Callable[[Tensor], tuple[Tensor, Tensor]], tol: float, max_iter: int
+    row: _Row, best: Callable[[Tensor], tuple[Tensor, Tensor]], tol: float, max_steps: int
 ) -> tuple[_Row, float, int, bool]:
     gap = float("inf")
-    for iteration in range(1, max_iter + 1):
+    for iteration in range(1, max_steps + 1):
         y = row.weights @ row.vertices.double()
         vertex, factor = best((row.scores - y)[None])
         current = row.weights @ (row.values() - row.vertices.double() @ y)
@@ -227,7 +227,7 @@ def _solve_row(
             return row, gap, iteration, True
         row.weights = torch.cat([row.weights, row.weights.new_zeros(1)])
         row.to_optimum()
-    return row, gap, max_iter, False
+    return row, gap, max_steps, False
 
 
 def _solved(gram: Tensor, right: Tensor) -> Tensor:

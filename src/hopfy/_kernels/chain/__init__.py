@@ -37,7 +37,7 @@ def is_available() -> bool:
     return compiled("chain.cpu") is not None
 
 
-def solve(scores: Tensor, transition: Tensor, tol: float, max_iter: int) -> Solution:
+def solve(scores: Tensor, transition: Tensor, tol: float, max_steps: int) -> Solution:
     """Solve scores (R, N, S) with transitions (R or 1, N - 1 or 1, S, S), all contiguous float64."""
     loops = compiled("chain.cpu")
     assert loops is not None
@@ -47,7 +47,7 @@ def solve(scores: Tensor, transition: Tensor, tol: float, max_iter: int) -> Solu
     gap = torch.empty(rows, dtype=torch.float64, device="cpu")
     calls = torch.empty(rows, dtype=torch.int64, device="cpu")
     counts = torch.empty(rows, length - 1, dtype=torch.int64, device="cpu")
-    inputs = (scores.numpy(), transition.numpy(), tol, max_iter)
+    inputs = (scores.numpy(), transition.numpy(), tol, max_steps)
     answers = [part.numpy() for part in (y, ended, gap, calls, counts)]
     parts: dict[int, tuple[Tensor, ...]] = {}
 
