@@ -88,7 +88,7 @@ def _exchange_many(artist: Any, ask: str, tell: str) -> None:
 
 
 def save_pair(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Write ``NAME.png`` and ``NAME-dark.png``; the figure is dark afterwards."""
+    """Write ``NAME.png`` and ``NAME-dark.png``; the figure is dark afterward."""
     dark = path.with_name(f"{path.stem}-dark{path.suffix}")
     figure.savefig(path, facecolor=PAGE["light"], bbox_inches="tight", pad_inches=0.08)
     darken(figure)

@@ -1,4 +1,4 @@
-"""The one place where bad input becomes a sentence.
+"""Input validation: every check of an argument and its error message.
 
 Every message says what was expected, what came, and (where it is not plain) what to do.
 """
@@ -166,7 +166,7 @@ SUBSET_SIZE = Rule("k", ">= 0", lambda k: k >= 0)
 
 
 def check_parameter(value: object, rule: Rule) -> None:
-    """Raise a sentence unless ``value`` is a number, or a tensor of numbers, that obeys the rule."""
+    """Raise an error unless ``value`` is a number, or a tensor of numbers, that obeys the rule."""
     if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
         raise TypeError(f"expected {rule.name} to be a number or a tensor, got {value!r}.")
     if not isinstance(value, Tensor):
@@ -261,7 +261,7 @@ def as_memories(memories: object, like: Tensor | None = None) -> Tensor:
 
 
 def finite_norms(memories: Tensor, first: int = 0) -> Tensor:
-    """The norms (N,) of ``memories`` in float64; a sentence if one of them is not finite.
+    """The norms (N,) of ``memories`` in float64; an error if one of them is not finite.
 
     ``first`` is the number of the first row, for the message.
     """

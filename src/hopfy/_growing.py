@@ -38,7 +38,7 @@ class Growing:
     def plus(self, used: int, count: int, blocks: Iterable[Tensor]) -> Growing:
         """A store whose first rows are ``rows(used)`` and the ``count`` new ones, given in blocks.
 
-        If it fails, nothing that anybody holds has changed.
+        If it fails, every holder keeps what it had.
         """
         total = used + count
         with self._lock:

@@ -108,7 +108,7 @@ def test_bags_are_a_sequence():
         ([np.ones((2, 1)) * 1j], ValueError, "Complex data not supported"),
     ],
 )
-def test_bad_bags_are_named_in_one_sentence(bags, error, message):
+def test_bad_bags_are_named_in_one_message(bags, error, message):
     with pytest.raises(error, match=message):
         pack(bags)
 
@@ -331,7 +331,7 @@ def test_an_interruption_is_not_swallowed():
         ({"weight_decay": -1.0}, "weight_decay to be a finite number of at least 0"),
     ],
 )
-def test_bad_training_settings_are_one_sentence(options, message):
+def test_bad_training_settings_are_one_message(options, message):
     with pytest.raises(ValueError, match=message):
         Training(**options).resolved()
 

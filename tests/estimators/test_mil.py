@@ -110,7 +110,7 @@ def test_weights_sum_to_what_omega_selects():
         (lambda bags: np.concatenate(bags), "a table of instances needs bag_ids"),
     ],
 )
-def test_bad_bags_are_one_sentence(change, message):
+def test_bad_bags_are_one_message(change, message):
     bags, labels = problem()
     with pytest.raises(ValueError, match=message):
         MILClassifier().fit(change(bags), labels)
@@ -125,7 +125,7 @@ def test_bad_bags_are_one_sentence(change, message):
         (None, "requires y to be passed"),
     ],
 )
-def test_bad_labels_are_one_sentence(labels, message):
+def test_bad_labels_are_one_message(labels, message):
     with pytest.raises(ValueError, match=message):
         MILClassifier().fit(problem()[0], labels)
 
@@ -148,7 +148,7 @@ def test_bad_labels_are_one_sentence(labels, message):
         ({"class_weight": "heavy"}, "class_weight"),
     ],
 )
-def test_bad_parameters_are_one_sentence(options, message):
+def test_bad_parameters_are_one_message(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         mil(**options).fit(*problem())
 
@@ -483,7 +483,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_in_one_sentence(tmp_path, fitted, name):
+def test_a_hostile_file_is_refused_in_one_message(tmp_path, fitted, name):
     path = tmp_path / "mil.safetensors"
     fitted.save(path)
     file = StoredFile(path, _mil.KIND)
@@ -557,7 +557,7 @@ def test_importing_hopfy_does_not_import_the_estimators():
     assert run(code).stdout == "set()\n"
 
 
-def test_a_missing_package_is_one_sentence():
+def test_a_missing_package_is_one_message():
     found = run("import sys; sys.modules['skorch'] = None; import hopfy.estimators")
     assert found.returncode == 1
     assert (

@@ -237,7 +237,7 @@ class TestNothingToGoBy:
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("texts", "labels", "sentence"),
+        ("texts", "labels", "message"),
         [
             ("one string", [0], "expected a list of texts, got a single string"),
             (["fine", None], [0, 1], "expected every text to be a string .* NoneType"),
@@ -256,8 +256,8 @@ class TestBadInput:
             ([], [], "expected at least one text"),
         ],
     )
-    def test_fit_says_what_is_wrong(self, texts: object, labels: object, sentence: str) -> None:
-        with pytest.raises((TypeError, ValueError), match=sentence):
+    def test_fit_says_what_is_wrong(self, texts: object, labels: object, message: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=message):
             classifier(**TINY).fit(texts, labels)
 
     @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ class TestBadInput:
             ("training__validation_share", 1.0),
         ],
     )
-    def test_a_wrong_parameter_is_one_sentence(self, parameter: str, value: object) -> None:
+    def test_a_wrong_parameter_is_one_message(self, parameter: str, value: object) -> None:
         with pytest.raises((TypeError, ValueError, FileNotFoundError), match="expected"):
             classifier(**{**TINY, parameter: value}).fit(TEXTS[:20], LABELS[:20])
 
@@ -518,7 +518,7 @@ class TestFiles:
             RationaleClassifier.load(tmp_path / "model").vocabulary_.words == clf.vocabulary_.words
         )
 
-    def test_damage_is_one_sentence(self, tmp_path, tiny: RationaleClassifier) -> None:
+    def test_damage_is_one_message(self, tmp_path, tiny: RationaleClassifier) -> None:
         tiny.save(tmp_path / "model")
         content = (tmp_path / "model").read_bytes()
         rng = np.random.default_rng(0)

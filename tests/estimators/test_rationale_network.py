@@ -78,7 +78,7 @@ class TestTokens:
         assert [text.tokens for text in texts] == [("a", "b"), ("a b", "c"), ("d",), ()]
 
     @pytest.mark.parametrize("wrong", [None, 3, float("nan"), b"bytes", {"a": 1}, [1, 2]])
-    def test_anything_else_is_one_sentence(self, wrong: object) -> None:
+    def test_anything_else_is_one_message(self, wrong: object) -> None:
         with pytest.raises(TypeError, match=r"expected every text to be a string .* text 1"):
             as_texts(["fine", wrong])
 
@@ -161,7 +161,7 @@ class TestVectors:
         assert load_vectors(path, {"a", "b"}).matrix.shape == (2, 3)
 
     @pytest.mark.parametrize("line", ["b 1", "b 1 x", "b 1 nan"])
-    def test_a_broken_line_is_one_sentence(self, tmp_path, line: str) -> None:
+    def test_a_broken_line_is_one_message(self, tmp_path, line: str) -> None:
         path = tmp_path / "vectors.txt"
         path.write_text(f"a 1 2\n{line}\n", encoding="utf-8")
         with pytest.raises(ValueError, match="expected 2 finite numbers after the word 'b'"):
@@ -371,7 +371,7 @@ class TestNetwork:
             {"test_transition": "far"},
         ],
     )
-    def test_wrong_options_are_one_sentence(self, wrong: dict[str, float]) -> None:
+    def test_wrong_options_are_one_message(self, wrong: dict[str, float]) -> None:
         with pytest.raises((TypeError, ValueError), match=f"expected {next(iter(wrong))}"):
             RationaleOptions(**wrong)  # type: ignore[arg-type]
 

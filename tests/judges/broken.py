@@ -27,7 +27,7 @@ def _seen(call) -> tuple[str, str]:
 
 
 def bad_inputs(rank: int, size: int) -> dict[str, tuple[str, str]]:
-    """The errors of every process, by what the last process does wrong; all can go on afterwards."""
+    """The errors of every process, by what the last process does wrong; all can go on afterward."""
     net, guilty = _network(rank, size), rank == size - 1
     whole = memories_of()
     good = queries_of(whole)

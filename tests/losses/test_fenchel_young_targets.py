@@ -67,7 +67,7 @@ def _loss(case: Case, reduction: str = "none") -> FenchelYoungLoss:
 def _definition(omega: SparseMAP, scores: Tensor, bits: Tensor) -> Tensor:
     r""":math:`\Omega^*(\theta) - \langle\theta, y\rangle + \Omega(y)`, from the best score of y alone.
 
-    Scores moved far towards y leave nothing but y, so their conjugate is its score with all factors.
+    Scores moved far toward y leave nothing but y, so their conjugate is its score with all factors.
     """
     far = 1e3
     size = bits.flatten(1).sum(1)

@@ -184,7 +184,7 @@ SCORES = torch.randn(2, 3)
         ),
     ],
 )  # fmt: skip
-def test_bad_input_gets_one_sentence(call, error: type[Exception], words: str) -> None:
+def test_bad_input_gets_one_message(call, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as raised:
         call()
     message = str(raised.value)

@@ -1,4 +1,4 @@
-"""Regularisers as objects, and their losses."""
+"""Regularizers as objects, and their losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: whole or not at all, sound or refused in one sentence, larger than memory if need be."""
+"""Files: whole or not at all, sound or refused with one message, larger than memory if need be."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_values_of_any_dtype_are_saved(path, dtype):
         assert torch.equal(answer.values, values)
 
 
-def test_values_that_no_file_can_hold_are_one_sentence(path):
+def test_values_that_no_file_can_hold_are_one_message(path):
     memory = AssociativeMemory()
     memory.add(torch.eye(3), torch.arange(3).to(torch.uint16))
     with pytest.raises(TypeError, match="expected values of a dtype among"):
@@ -432,7 +432,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_in_one_sentence(path, name):
+def test_a_hostile_file_is_refused_in_one_message(path, name):
     change, words = HOSTILE[name]
     memory = make()
     assert memory.beta > 0  # so that separations are saved as well

@@ -233,7 +233,7 @@ def test_competition_in_parts_changes_nothing(monkeypatch):
     torch.testing.assert_close(whole.weights.dense(), parts.weights.dense())
 
 
-def test_the_start_minimises_the_cold_energy_over_the_unknown():
+def test_the_start_minimizes_the_cold_energy_over_the_unknown():
     """Judge: at large beta the energy at (c, u) is least at the u of the pattern that is chosen."""
     rows = torch.randn(12, 6, dtype=torch.float64)
     cues, known = torch.randn(20, 6, dtype=torch.float64), torch.rand(20, 6) < 0.5
@@ -295,9 +295,9 @@ def test_values_keep_their_shape_and_dtype():
 
 def test_fit_and_predict_are_a_nearest_pattern_classifier():
     generator = np.random.default_rng(0)
-    centres = generator.normal(size=(4, 10)) * 4
+    centers = generator.normal(size=(4, 10)) * 4
     labels = np.arange(80) % 4
-    points = centres[labels] + generator.normal(size=(80, 10))
+    points = centers[labels] + generator.normal(size=(80, 10))
     memory = AssociativeMemory().fit(points[:60], labels[:60])
     assert isinstance(memory, AssociativeMemory)
     assert (memory.predict(points[60:]) == labels[60:]).all()
@@ -381,7 +381,7 @@ def test_scratch_memory_changes_nothing(omega, compare):
         (torch.full((1, 3), 1e38), None, ValueError, "scores fit"),
     ],
 )
-def test_bad_queries_are_one_sentence(queries, known, error, words):
+def test_bad_queries_are_one_message(queries, known, error, words):
     memory = AssociativeMemory()
     memory.add(torch.eye(3))
     with pytest.raises(error, match=words) as caught:

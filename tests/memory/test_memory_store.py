@@ -262,7 +262,7 @@ def test_lifted_patterns_have_one_length_and_the_promised_separation():
         (None, TypeError, "real numbers"),
     ],
 )
-def test_bad_patterns_are_one_sentence_and_change_nothing(patterns, error, words):
+def test_bad_patterns_are_one_message_and_change_nothing(patterns, error, words):
     memory = AssociativeMemory()
     memory.add(torch.eye(3))
     with pytest.raises(error, match=words) as caught:
@@ -285,7 +285,7 @@ def test_bad_patterns_are_one_sentence_and_change_nothing(patterns, error, words
         ({"values": [1.0]}, ValueError, "without values"),
     ],
 )
-def test_bad_ids_and_values_are_one_sentence(options, error, words):
+def test_bad_ids_and_values_are_one_message(options, error, words):
     memory = AssociativeMemory()
     memory.add(torch.eye(3))
     with pytest.raises(error, match=words):
@@ -293,7 +293,7 @@ def test_bad_ids_and_values_are_one_sentence(options, error, words):
     assert len(memory) == 3
 
 
-def test_lengths_beyond_float64_are_one_sentence():
+def test_lengths_beyond_float64_are_one_message():
     with pytest.raises(ValueError, match=r"squared lengths fit torch.float64"):
         AssociativeMemory().add(np.full((2, 3), 1e200))
 
@@ -338,7 +338,7 @@ def test_values_must_fit_those_that_are_stored(values, error, words):
         ({"compare": "cosine"}, ValueError, "'distance' or 'dot'"),
     ],
 )
-def test_bad_settings_are_one_sentence(options, error, words):
+def test_bad_settings_are_one_message(options, error, words):
     with pytest.raises(error, match=words):
         AssociativeMemory(**options)
 

@@ -122,7 +122,7 @@ def test_proposition_1_bounds(
 
 
 def test_the_upper_bound_of_proposition_1_is_reached_and_needs_the_hull() -> None:
-    # One pattern and its opposite: at the centre the energy is the second bound exactly.
+    # One pattern and its opposite: at the center the energy is the second bound exactly.
     memories = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 10.0)
     bound = theory.energy_bound(memories, "sparsemax", 10.0)

@@ -14,9 +14,9 @@ MAPS = ["softmax", "1.5-entmax", "sparsemax", "5-normmax", "2-subsets"]
 def _data() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     # Two clusters, so that the fixed points are mixtures and the gradients are not zero.
-    centres = torch.tensor([[2.0, 0.0, 0.5], [-1.0, 2.0, 0.0]], dtype=torch.float64)
-    memories = centres.repeat(3, 1) + 0.2 * torch.randn(6, 3, dtype=torch.float64)
-    return memories, centres + 0.1
+    centers = torch.tensor([[2.0, 0.0, 0.5], [-1.0, 2.0, 0.0]], dtype=torch.float64)
+    memories = centers.repeat(3, 1) + 0.2 * torch.randn(6, 3, dtype=torch.float64)
+    return memories, centers + 0.1
 
 
 @pytest.mark.parametrize("name", MAPS)

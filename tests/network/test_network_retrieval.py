@@ -304,7 +304,7 @@ def test_the_result_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "sentence"),
+    ("arguments", "error", "message"),
     [
         ({"memories": [[1.0]]}, TypeError, "torch.Tensor"),
         ({"memories": torch.ones(3)}, ValueError, r"shape \(\.\.\., N, D\)"),
@@ -322,14 +322,14 @@ def test_the_result_is_frozen() -> None:
         ),
     ],
 )
-def test_bad_networks_are_one_sentence(
-    arguments: dict[str, object], error: type[Exception], sentence: str
+def test_bad_networks_are_one_message(
+    arguments: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=message):
         hopfy.HopfieldNetwork(**arguments)  # type: ignore[arg-type]
 
 
-def test_bad_queries_are_one_sentence() -> None:
+def test_bad_queries_are_one_message() -> None:
     net = hopfy.HopfieldNetwork(torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"expected queries of shape \(\.\.\., M, 3\)"):
         net.update(torch.ones(2, 4))

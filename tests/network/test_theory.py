@@ -317,7 +317,7 @@ def test_random_patterns_fail_no_more_often_than_promised(
 
 
 @pytest.mark.parametrize(
-    ("call", "sentence"),
+    ("call", "message"),
     [
         (lambda: theory.separated_capacity(1, "sparsemax", 1.0), "dimension >= 2"),
         (lambda: theory.separated_capacity(3, "sparsemax", 1.0, angle=2.0), "angle"),
@@ -329,8 +329,8 @@ def test_random_patterns_fail_no_more_often_than_promised(
         (lambda: theory.certified_radius(torch.eye(2), "sparsemax", 1.0, bound="x"), "bound"),
     ],
 )
-def test_bad_questions_are_one_sentence(call: object, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_bad_questions_are_one_message(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
 
 

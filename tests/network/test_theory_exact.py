@@ -126,7 +126,7 @@ def test_orthonormal_patterns_are_certified_at_the_margin_in_any_number(
 
 
 def test_equality_needs_no_lattice_and_no_small_number_of_rivals() -> None:
-    # Hundreds of rivals in exact equality; 1 + 2**-40 spoils every common factor of moderate size.
+    # Hundreds of rivals in exact equality; 1 + 2**-40 breaks every common factor of moderate size.
     memories = torch.eye(150, dtype=torch.float64)
     memories[0, 0] = 1 + 2.0**-40
     memories[1, 1] = 1 - 2.0**-45

@@ -1,4 +1,4 @@
-"""What every layer promises: masks, omegas, k per sample, steps, and sentences for bad input."""
+"""What every layer promises: masks, omegas, k per sample, steps, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ def test_module_twin_trains_a_parameter() -> None:
         Entmax(0.5)
 
 
-# -- sentences for bad input ------------------------------------------------------------------
+# -- errors for bad input ------------------------------------------------------------------
 
 X = torch.randn(2, 5, 8)
 BAD_CALLS = {
@@ -528,9 +528,9 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)
-def test_bad_input_is_one_sentence(case: str) -> None:
-    call, error, sentence = BAD_CALLS[case]
-    with pytest.raises(error, match=sentence) as caught:
+def test_bad_input_is_one_message(case: str) -> None:
+    call, error, message = BAD_CALLS[case]
+    with pytest.raises(error, match=message) as caught:
         call()
     assert str(caught.value).startswith("expected")
     assert str(caught.value).endswith(".")

@@ -1,4 +1,4 @@
-"""Nobody imports another package's private modules; the paper and the bench use the public API."""
+"""No package imports another package's private modules; the paper and the bench use the public API."""
 
 from __future__ import annotations
 

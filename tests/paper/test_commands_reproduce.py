@@ -71,7 +71,7 @@ def nothing_here(monkeypatch, tmp_path):
     monkeypatch.setattr(pooch, "retrieve", offline)
 
 
-def is_one_sentence(result: Result, *words: str) -> bool:
+def is_one_message(result: Result, *words: str) -> bool:
     lines = result.stderr.strip().splitlines()
     return (
         result.exit_code != 0
@@ -105,7 +105,7 @@ def test_a_page_shows_the_run(tmp_path, use):
 def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
     use(Fake(ours=2.2))
     result = hopfy("reproduce", "all", "--out", tmp_path)
-    assert is_one_sentence(result, "fake", "further from the paper")
+    assert is_one_message(result, "fake", "further from the paper")
     assert "NO" in result.stdout
     assert "+0.20" in result.stdout
     assert "0 of 1 comparisons agree" in result.stdout
@@ -113,10 +113,10 @@ def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
 
 def test_wrong_names(tmp_path):
     result = hopfy("reproduce", "table9", "--out", tmp_path)
-    assert is_one_sentence(result, "table1", "all", "got 'table9'")
+    assert is_one_message(result, "table1", "all", "got 'table9'")
     result = hopfy("reproduce", "table1", "--profile", "fast", "--out", tmp_path)
-    assert is_one_sentence(result, "quick, paper", "got 'fast'")
-    assert is_one_sentence(hopfy("data", "fetch", "mnst"), "mnist", "got 'mnst'")
+    assert is_one_message(result, "quick, paper", "got 'fast'")
+    assert is_one_message(hopfy("data", "fetch", "mnst"), "mnist", "got 'mnst'")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,21 +124,21 @@ def test_a_folder_that_cannot_be_made(tmp_path, use):
     use(Fake(trouble=AssertionError("nothing may run before the folder is known to be writable")))
     (tmp_path / "file").write_text("in the way")
     result = hopfy("reproduce", "fake", "--out", tmp_path / "file" / "below")
-    assert is_one_sentence(result, "cannot use", str(tmp_path / "file"))
+    assert is_one_message(result, "cannot use", str(tmp_path / "file"))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
 def test_a_folder_that_cannot_be_written(tmp_path, use):
     use(Fake())
     tmp_path.chmod(0o500)
-    assert is_one_sentence(hopfy("reproduce", "fake", "--out", tmp_path), "Permission denied")
+    assert is_one_message(hopfy("reproduce", "fake", "--out", tmp_path), "Permission denied")
 
 
 @pytest.mark.usefixtures("nothing_here")
 def test_missing_data(tmp_path):
     result = hopfy("reproduce", "table1", "--profile", "paper", "--out", tmp_path)
-    assert is_one_sentence(result, "mnist is missing", "hopfy data fetch mnist", "HOPFY_DATA")
-    assert is_one_sentence(hopfy("data", "fetch", "mnist"), "mnist is missing")
+    assert is_one_message(result, "mnist is missing", "hopfy data fetch mnist", "HOPFY_DATA")
+    assert is_one_message(hopfy("data", "fetch", "mnist"), "mnist is missing")
     listed = hopfy("data", "list")
     assert listed.exit_code == 0
     assert "not here" in listed.stdout
@@ -148,7 +148,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, use):
     use(Fake(trouble=KeyboardInterrupt()))
     result = hopfy("reproduce", "fake", "--out", tmp_path)
     assert result.exit_code == 130
-    assert is_one_sentence(result, "goes on from here")
+    assert is_one_message(result, "goes on from here")
 
 
 def test_quick_needs_no_data(tmp_path):
@@ -181,7 +181,7 @@ def test_paths_and_names_are_printed_as_they_are(tmp_path, use, odd):
     assert result.exit_code == 0, result.output
     assert str(out / "fake" / "results.json") in result.stdout
     for arguments in (["reproduce", odd], ["bench", odd], ["data", "fetch", odd]):
-        assert is_one_sentence(hopfy(*arguments), repr(odd))
+        assert is_one_message(hopfy(*arguments), repr(odd))
 
 
 def test_explanations_and_row_names_are_printed_as_they_are(tmp_path, use, monkeypatch):

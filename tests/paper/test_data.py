@@ -117,13 +117,13 @@ def test_a_download_with_the_wrong_checksum_is_not_kept(tmp_path, mirror):
     assert not (tmp_path / "cache" / "mnist" / file.name).exists()
 
 
-def test_without_a_network_one_sentence_says_what_to_do():
+def test_without_a_network_one_message_says_what_to_do():
     with pytest.raises(MissingDataError) as caught:
         tiny().fetch()
-    sentence = str(caught.value)
-    assert "hopfy data fetch mnist" in sentence
-    assert "HOPFY_DATA" in sentence
-    assert "\n" not in sentence
+    message = str(caught.value)
+    assert "hopfy data fetch mnist" in message
+    assert "HOPFY_DATA" in message
+    assert "\n" not in message
 
 
 def test_unknown_names_are_named():

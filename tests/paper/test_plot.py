@@ -174,7 +174,7 @@ def test_missing_pixels_stay_blank():
 
 
 @pytest.mark.parametrize(
-    ("draw", "sentence"),
+    ("draw", "message"),
     [
         (lambda: hopfy.plot.basins(network(), points=1), "points to be an integer >= 2, got 1"),
         (
@@ -195,8 +195,8 @@ def test_missing_pixels_stay_blank():
         ),
     ],
 )
-def test_bad_input_is_one_sentence(draw, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_bad_input_is_one_message(draw, message):
+    with pytest.raises(ValueError, match=message):
         draw()
 
 

@@ -426,7 +426,7 @@ def test_sparse_weights_join_in_any_order() -> None:
     torch.testing.assert_close(joined.matmul(table), (matrix @ table.double()).float())
 
 
-def test_bad_input_gets_a_sentence() -> None:
+def test_bad_input_gets_a_message() -> None:
     index = ExactIndex(torch.randn(4, 3))
     queries, omega = torch.randn(2, 3), hopfy.Tsallis(2.0)
     with pytest.raises(ValueError, match=r"expected memories of shape \(N, D\)"):

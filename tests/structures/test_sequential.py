@@ -392,7 +392,7 @@ def test_compiles_to_code_for_any_layout(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "sentence"),
+    ("arguments", "error", "message"),
     [
         (([1.0], 1), TypeError, "expected scores to be a torch.Tensor, got list"),
         ((torch.zeros(4), 1.5), ValueError, "whole number from 0 to the row's size 4, got 1.5"),
@@ -410,8 +410,8 @@ def test_compiles_to_code_for_any_layout(layout: str) -> None:
         ),
     ],
 )
-def test_bad_input_gets_a_sentence(arguments: tuple, error: type, sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
+def test_bad_input_gets_a_message(arguments: tuple, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
         F.sequential_ksubsets(*arguments)
 
 

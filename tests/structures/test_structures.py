@@ -135,7 +135,7 @@ def test_the_best_structure_is_the_best_of_all(kind: str, size: int, draw: Drawe
 @every_kind
 @settings(max_examples=6, deadline=None)
 @given(size=st.integers(1, 4), draw=draws)
-def test_sparsemap_is_the_quadratic_programme_over_all_structures(
+def test_sparsemap_is_the_quadratic_program_over_all_structures(
     kind: str, size: int, draw: Drawer
 ) -> None:
     case = make(kind, size, draw)

@@ -304,7 +304,7 @@ def _listed_configurations(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 3), (3, 2, 2), (1, 4), (2, 2, 2, 2)])
-def test_a_dense_factor_is_the_quadratic_programme_over_all_configurations(
+def test_a_dense_factor_is_the_quadratic_program_over_all_configurations(
     sizes: tuple[int, ...],
 ) -> None:
     bits, terms = _listed_configurations(sizes)

@@ -50,7 +50,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
-            # While the lock is still held: afterwards the name may be another writer's.
+            # While the lock is still held: afterward the name may be another writer's.
             with suppress(FileNotFoundError):
                 temporary.unlink()
             raise

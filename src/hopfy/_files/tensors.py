@@ -285,7 +285,7 @@ class StoredFile:
 class _Mapped:
     """Bytes of a read-only map, lent to NumPy without a copy; the map lives as long as the array.
 
-    A private writable map would need no such door, but the system may refuse one that is larger
+    A private writable map would need no such class, but the system may refuse one that is larger
     than its memory, which is the very case the map is for.
     """
 

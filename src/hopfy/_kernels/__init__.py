@@ -1,5 +1,5 @@
 """Row-wise solvers: each a compiled loop, and a plain torch reference beside it.
 
-A module here takes tensors whose last dimension is the row and returns tensors; it knows nothing
-of masks, dims or autograd. `hopfy.functional` adds those.
+A module here takes tensors whose last dimension is the row and returns tensors; it does not
+handle masks, dims or autograd. `hopfy.functional` adds those.
 """

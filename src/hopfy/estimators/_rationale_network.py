@@ -47,7 +47,7 @@ class RationaleOptions:
         learn_transition: whether it is trained.
         test_transition: another one when the network is not training; None for the same.
         temperature: 1 / beta while training; it divides all scores, the transition's too.
-        test_temperature: 1 / beta afterwards.
+        test_temperature: 1 / beta afterward.
         hidden: features of the LSTM in each direction, and of the association space.
         word_dropout: the share of the word vectors' entries that is dropped while training.
         dropout: the same for the pooled vector.

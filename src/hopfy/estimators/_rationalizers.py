@@ -162,7 +162,7 @@ class SpectraNetwork(MaskingNetwork):
 
 
 class HardKumaNetwork(MaskingNetwork):
-    r"""HardKuma (Bastings, Aziz & Titov, 2019): gates drawn while training, chosen afterwards.
+    r"""HardKuma (Bastings, Aziz & Titov, 2019): gates drawn while training, chosen afterward.
 
     A gate is :math:`z = \min(1, \max(0, l + (r - l) K))` with a Kumaraswamy variable
     :math:`K = (1 - (1 - U)^{1/b})^{1/a}`, :math:`l = -0.1`, :math:`r = 1.1`: zero and one have

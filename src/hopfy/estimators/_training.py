@@ -284,7 +284,7 @@ def _as_is(batch: Any) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Everything random in torch follows ``seed``; afterwards the caller's state is back."""
+    """Everything random in torch follows ``seed``; afterward the caller's state is back."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         yield

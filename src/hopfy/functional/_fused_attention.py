@@ -52,7 +52,7 @@ def _plain(x: Tensor) -> bool:
 def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """One mask for torch, and where a query may attend to something (None: everywhere).
 
-    A row with nothing to attend to sees all keys instead: its output is replaced afterwards, which
+    A row with nothing to attend to sees all keys instead: its output is replaced afterward, which
     also keeps NaN out of its gradients.
     """
     causal_only = inputs.mask is None and inputs.bias is None

@@ -309,7 +309,7 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> J
     """The joint active set of all rows (float64, on the CPU, no row spoiled).
 
     Large scores would cost the others their digits, so they are first brought closer to zero in a
-    way that can be checked afterwards (`_Tamed`); rows that fail the check are solved as they are.
+    way that can be checked afterward (`_Tamed`); rows that fail the check are solved as they are.
     """
     count = rows.scores.shape[0]
     if count == 0:

@@ -73,7 +73,7 @@ class AssociativeMemory(Filed, Estimator):
     coordinates, files. It may be used from many threads: each recall sees one state of the memory.
 
     Args:
-        omega: a regulariser on the simplex (`Tsallis`, `Norm`, `Shannon`) or its name. Sparse ones
+        omega: a regularizer on the simplex (`Tsallis`, `Norm`, `Shannon`) or its name. Sparse ones
             recall stored patterns exactly.
         beta: the inverse temperature. ``"auto"`` chooses it from the separations of the stored
             patterns so that every pattern that can be certified is, and follows them as they

@@ -85,7 +85,7 @@ class Filed:
         return memory
 
     def compact(self) -> None:
-        """Move what the journal holds into the file; the journal is empty afterwards."""
+        """Move what the journal holds into the file; the journal is empty afterward."""
         with self._writer.batch():
             journal, path = self._writer.journal, self._writer.path
             if journal is None or path is None:

@@ -5,7 +5,7 @@ facts about the network's energy decide what to do.
 
 **Where to start.** At a low temperature :math:`E(q) \to -\max_i x_i^\top q + \frac12\|q\|^2`.
 With c held, the best u for pattern i is the pattern's own part :math:`x_{i,u}`, and it remains to
-maximise
+maximize
 
 .. math:: s_i = c^\top x_{i,c} + \tfrac12 \|x_{i,u}\|^2 .
 
@@ -115,7 +115,7 @@ def _compete(
         weights.values[entries[there]] = shares[there]
         step = torch.linalg.vector_norm(after - before, dim=-1)
         moving = step > tolerance * torch.linalg.vector_norm(after, dim=-1)
-        # A cue that has settled leaves: its answer does not depend on its neighbours.
+        # A cue that has settled leaves: its answer does not depend on its neighbors.
         filled.settled[part[~moving]] = True
         if not bool(moving.all()):
             part, own, there, entries = part[moving], own[moving], there[moving], entries[moving]

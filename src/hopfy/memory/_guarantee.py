@@ -44,7 +44,7 @@ class Guarantee:
         return ~self.hopeless & (self.delta * self.beta >= self.margin)
 
     def explain(self, contents: Contents) -> str:
-        """The sentences that a person reads."""
+        """The text for people."""
         return "\n".join([*self._what(contents), *self._why(contents), *self._which(contents)])
 
     def _what(self, contents: Contents) -> list[str]:

@@ -1,6 +1,6 @@
 r"""One more coordinate that puts every pattern on the same sphere.
 
-Inner products favour long patterns: where :math:`\|x_j\| > \|x_i\|`, the separation
+Inner products favor long patterns: where :math:`\|x_j\| > \|x_i\|`, the separation
 :math:`\Delta_i = x_i^\top x_i - \max_j x_i^\top x_j` may be negative, and then no beta makes
 :math:`x_i` a fixed point. The lifted patterns
 :math:`\tilde x_i = (x_i, \sqrt{R^2 - \|x_i\|^2})` all have length R, so that

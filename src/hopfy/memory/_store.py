@@ -217,7 +217,7 @@ class Store:
             )
 
     def fork(self) -> Store:
-        """A store of the same rows that can be changed without anybody seeing it."""
+        """A store of the same rows that can be changed without effect on this one."""
         with self._lock:
             twin = Store.__new__(Store)
             twin.next_id, twin._place, twin._lock = self.next_id, None, threading.RLock()

@@ -33,7 +33,7 @@ _BLOCK = 1 << 24
 class HopfieldNetwork:
     r"""An associative memory: patterns, a regularizer and an inverse temperature.
 
-    The network's energy is the Hopfield-Fenchel-Young energy (Eq. 8) and its dynamics minimise it:
+    The network's energy is the Hopfield-Fenchel-Young energy (Eq. 8) and its dynamics minimize it:
 
     .. math:: q \leftarrow X^\top \hat y_\Omega(\beta X q) \qquad \text{(Eq. 9)}.
 

@@ -14,7 +14,7 @@ __all__ = ["Kind", "Retrieval", "Status"]
 
 
 class Status(Enum):
-    """How a retrieval ended; the values are the sentences to show."""
+    """How a retrieval ended; the values are the messages to show."""
 
     EXACT = "every state is a fixed point, proven by the margin"
     SETTLED = "every state is a fixed point, up to the tolerance"

@@ -5,7 +5,7 @@ Everything that a network does with its memories goes through a `Stepper`:
 * ``step`` maps queries (Q, D) and :math:`\beta` to :math:`\hat y_\Omega(\beta X q)` and
   :math:`X^\top \hat y` (Eq. 9);
 * ``prove`` says which sets of patterns are exact fixed points (Props. 2 and 5), with a proof that
-  rounding cannot spoil.
+  rounding cannot invalidate.
 
 `DenseStep` holds the whole score matrix of the queries it is given. An engine that streams or
 prunes implements the same two methods; its supports must be identical to the dense ones.

@@ -250,13 +250,13 @@ class HopfieldPooling(nn.Module):
         queries = split(layer.queries_in(self.queries), layer.heads)
         memories, key, key_bias = _unprojected(layer.memories_in, x, layer.heads)
         values, value, value_bias = _unprojected(layer.values_in, x, layer.heads)
-        towards = queries @ key
+        toward = queries @ key
         if key_bias is not None:
-            towards = torch.cat([towards, queries @ key_bias.unsqueeze(-1)], -1)
+            toward = torch.cat([toward, queries @ key_bias.unsqueeze(-1)], -1)
             memories = _with_one(memories)
         values = values if value_bias is None else _with_one(values)
         pooled, weights = layer.association(
-            towards.expand(*x.shape[:-2], *towards.shape),
+            toward.expand(*x.shape[:-2], *toward.shape),
             memories.unsqueeze(-3),
             values.unsqueeze(-3),
             mask,

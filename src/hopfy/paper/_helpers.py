@@ -20,7 +20,7 @@ def helping(count: int, work: Callable[..., None], arguments: tuple[Any, ...]) -
     """While the block runs, ``count`` other processes do ``work(*arguments)``.
 
     They use one thread each, as this process does meanwhile: threads that wait for each other are
-    slower than processes that do not. Afterwards none of them is left, however the block ends.
+    slower than processes that do not. Afterward none of them is left, however the block ends.
     """
     if count == 0:
         yield

@@ -76,19 +76,19 @@ def _survivors(memories: Tensor, frame: Frame, options: list[int]) -> list[float
     """The share of memories that r directions cannot rule out, for each r."""
     queries = widened(_spread(memories, _QUERIES))
     floor = _last_neighbor(memories, queries).double()
-    centred, p, _ = frame.coordinates(queries)
+    centered, p, _ = frame.coordinates(queries)
     sample, p_sample, _ = frame.coordinates(_spread(memories, _SAMPLE))
-    constant = (queries.double() @ frame.centre).unsqueeze(1) + sample @ frame.centre
+    constant = (queries.double() @ frame.center).unsqueeze(1) + sample @ frame.center
     shares = []
     for r in options:
-        rest, rest_sample = _rest(centred, p[:, :r]), _rest(sample, p_sample[:, :r])
+        rest, rest_sample = _rest(centered, p[:, :r]), _rest(sample, p_sample[:, :r])
         upper = p[:, :r] @ p_sample[:, :r].mT + rest.unsqueeze(1) * rest_sample + constant
         shares.append(float((upper > floor.unsqueeze(1)).double().mean()))
     return shares
 
 
-def _rest(centred: Tensor, coordinates: Tensor) -> Tensor:
-    return (centred.square().sum(1) - coordinates.square().sum(1)).clamp_min(0).sqrt()
+def _rest(centered: Tensor, coordinates: Tensor) -> Tensor:
+    return (centered.square().sum(1) - coordinates.square().sum(1)).clamp_min(0).sqrt()
 
 
 def _spread(memories: Tensor, rows: int) -> Tensor:

@@ -7,7 +7,7 @@ With the memories' mean c, an orthonormal basis V of r directions, :math:`x' = x
           |\text{rest}| \le \rho_q \rho_x
 
 (Cauchy-Schwarz). So :math:`[p_q, 1, \rho_q]^\top [p_x, c^\top x', \rho_x]` and a constant per
-query bound the score by a product of r + 2 terms instead of D. Any centre and any orthonormal basis
+query bound the score by a product of r + 2 terms instead of D. Any center and any orthonormal basis
 give valid bounds; the mean and the leading directions give tight ones, which is why rows may be
 added later without touching either.
 """
@@ -29,16 +29,16 @@ _CHUNK = 2048
 
 
 class Frame(NamedTuple):
-    """A centre (D,) and an orthonormal basis (D, R), both float64, leading directions first."""
+    """A center (D,) and an orthonormal basis (D, R), both float64, leading directions first."""
 
-    centre: Tensor
+    center: Tensor
     basis: Tensor
 
     def coordinates(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Centred rows (n, D), their coordinates (n, R), and the sizes that errors scale with."""
+        """Centered rows (n, D), their coordinates (n, R), and the sizes that errors scale with."""
         wide = rows.double()
-        centred = wide - self.centre
-        return centred, centred @ self.basis, wide.norm(dim=1) + self.centre.norm()
+        centered = wide - self.center
+        return centered, centered @ self.basis, wide.norm(dim=1) + self.center.norm()
 
 
 def leading_frame(memories: Tensor, directions: int) -> Frame:
@@ -48,8 +48,8 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
     """
     step = max(1, memories.shape[0] // _SAMPLE)
     sample = memories[::step]
-    centre = sample.double().mean(0)
-    sample = sample.double() - centre
+    center = sample.double().mean(0)
+    sample = sample.double() - center
     # At unit scale no product overflows, and float32 is precise enough: any basis is valid.
     sample = (sample / sample.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).float()
     width = min(memories.shape[1], directions + 16)
@@ -61,22 +61,22 @@ def leading_frame(memories: Tensor, directions: int) -> Frame:
         basis = torch.linalg.qr(sample.mT @ (sample @ basis)).Q
     rotation = torch.linalg.svd(sample @ basis, full_matrices=False).Vh.mT
     orthonormal = torch.linalg.qr((basis @ rotation).double()).Q
-    return Frame(centre, orthonormal[:, :directions].contiguous())
+    return Frame(center, orthonormal[:, :directions].contiguous())
 
 
-def _rest(centred: Tensor, coordinates: Tensor, sizes: Tensor) -> Tensor:
+def _rest(centered: Tensor, coordinates: Tensor, sizes: Tensor) -> Tensor:
     """An upper bound on the norm of what the coordinates leave out, rounding included."""
-    square = centred.square().sum(1) - coordinates.square().sum(1)
-    error = rounding(8 * centred.shape[1], torch.float64) * sizes.square()
+    square = centered.square().sum(1) - coordinates.square().sum(1)
+    error = rounding(8 * centered.shape[1], torch.float64) * sizes.square()
     return (square.clamp_min(0) + error).sqrt()
 
 
 def _describe(rows: Tensor, frame: Frame, coarse: int) -> list[Tensor]:
     """The memories' side: coarse and fine bounds, and the sizes that rounding errors scale with."""
-    centred, p, sizes = frame.coordinates(rows)
-    bias = centred @ frame.centre
-    rest = _rest(centred, p[:, :coarse], sizes)
-    fine_rest = _rest(centred, p, sizes)
+    centered, p, sizes = frame.coordinates(rows)
+    bias = centered @ frame.center
+    rest = _rest(centered, p[:, :coarse], sizes)
+    fine_rest = _rest(centered, p, sizes)
     first = torch.column_stack([p[:, :coarse], bias, rest])
     fine = torch.column_stack([p[:, coarse:], fine_rest, rest])
     scales = torch.column_stack([p.norm(dim=1), bias.abs(), rest, sizes])
@@ -118,18 +118,18 @@ class Principal:
         return self._right[first:stop]
 
     def left(self, queries: Tensor) -> Left:
-        centred, p, sizes = self.frame.coordinates(queries)
-        rest = _rest(centred, p[:, : self.coarse], sizes)
-        fine_rest = _rest(centred, p, sizes)
+        centered, p, sizes = self.frame.coordinates(queries)
+        rest = _rest(centered, p[:, : self.coarse], sizes)
+        fine_rest = _rest(centered, p, sizes)
         ones = torch.ones_like(rest)
         vectors = torch.column_stack([p[:, : self.coarse], ones, rest])
         fine = torch.column_stack([p[:, self.coarse :], fine_rest, -rest])
         # Both bounds are float32 sums of these magnitudes; a dozen roundings surround them.
         single = rounding(p.shape[1] + 12, torch.float32)
-        double = rounding(8 * centred.shape[1], torch.float64)
+        double = rounding(8 * centered.shape[1], torch.float64)
         scales = torch.stack([single * p.norm(dim=1), single * ones, 4 * single * rest])
         slack = self._sizes[:, :3] @ scales + double * self._sizes[:, 3:] * sizes
-        slack += queries @ self.frame.centre + 1e-30
+        slack += queries @ self.frame.center + 1e-30
         safe = slack.isfinite().all(0) & (sizes * self._sizes[:, 3].max() < 1e36)
         return Left(vectors.float(), slack, fine.float(), safe)
 

@@ -295,7 +295,7 @@ class State:
         lift, bias = 0.0, squares / -2
         if self.lifted:
             heights = self.memories[:, -1].double()
-            lift = 0.0 if self.principal is None else float(self.principal.frame.centre[-1])
+            lift = 0.0 if self.principal is None else float(self.principal.frame.center[-1])
             bias = heights.square().sub_(squares).div_(2) - lift * heights
         single, double = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
         error = 4 * single * bias.abs() + 32 * double * (squares + abs(lift) * squares.sqrt())

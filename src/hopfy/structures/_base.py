@@ -235,7 +235,7 @@ class Structure(Described, ABC):
         return found.reshape(scores.shape)
 
     def feasible(self, rows: Rows, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """What the oracle found, or a sentence about the first row that has no structure."""
+        """What the oracle found, or an error about the first row that has no structure."""
         bits, factors = found[0].flatten(1), found[1]
         chosen = torch.where(bits != 0, rows.scores.flatten(1), 0.0).sum(1)
         if factors.shape[1]:

@@ -233,7 +233,7 @@ class FactorGraph(Structure):
         return max((factor.structure.margin for factor in self.factors), default=2.0)
 
     def check_size(self, size: int) -> None:
-        """Raise a sentence if a factor asks for a variable that there is not."""
+        """Raise an error if a factor asks for a variable that there is not."""
         for factor in self.factors:
             if max(factor.variables, default=-1) >= size:
                 raise ValueError(

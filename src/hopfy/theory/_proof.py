@@ -1,4 +1,4 @@
-r"""Proofs of exact retrieval that rounding cannot spoil (Props. 2 and 5).
+r"""Proofs of exact retrieval that rounding cannot invalidate (Props. 2 and 5).
 
 A set S of patterns is recalled exactly when :math:`a = \sum_{s \in S} x_s` satisfies
 

@@ -418,7 +418,7 @@ def _through_map(p, v, count, alpha, kind, g, powers):
 
 @jit
 def _through_powers(p, v, count, alpha, g, powers):
-    """g (v - mean_g(v)) with g = p^(2 - alpha), centred at the steepest entry."""
+    """g (v - mean_g(v)) with g = p^(2 - alpha), centered at the steepest entry."""
     for i in range(count):
         g[i] = p[i]
     pad(g, count)

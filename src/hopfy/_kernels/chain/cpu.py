@@ -7,7 +7,7 @@ places at once:
 
 1. Find the best path for the gradient :math:`\theta - y` (Viterbi). If its lead over the present
    point, the Frank-Wolfe gap, is closed, stop.
-2. Go towards the path as far as pays. Its transitions join the support.
+2. Go toward the path as far as pays. Its transitions join the support.
 3. Where the transitions of an edge form a cycle, the objective is linear along it: go up until one
    of them vanishes. They form a forest again.
 4. Solve the problem on the face of the present support, with flows of any sign (`face.py`, O(N)), and

@@ -29,7 +29,7 @@ def conv_relu_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _can_be_compiled(images: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Single precision on a CPU, in shapes that fit; what does not fit is torch's to complain about."""
+    """Single precision on a CPU, in shapes that fit; for the others torch raises its own error."""
     if is_compiling() or images.ndim != 4 or images.shape[1] != weight.shape[1]:
         return False
     fits = all(
@@ -73,7 +73,7 @@ class _ConvReluPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         images, weight, bias, winners = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate once more
+        if torch.is_grad_enabled():  # a second derivative may be asked for
             return _differentiable_gradients(
                 (images, weight, bias), cotangents[0], ctx.needs_input_grad
             )

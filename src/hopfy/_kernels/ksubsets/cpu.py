@@ -187,7 +187,7 @@ def _threshold(d, padded, k, low, high):
 
 @jit
 def _backward(start, stop, weights, cotangent, k, gradient):
-    """Rows [start, stop): the cotangent, centred over the entries strictly between 0 and 1."""
+    """Rows [start, stop): the cotangent, centered over the entries strictly between 0 and 1."""
     index = np.empty(weights.shape[1], np.int64)
     for r in range(start, stop):
         y, v, out = weights[r], cotangent[r], gradient[r]

@@ -303,7 +303,7 @@ def _aim(work, m):
 
 @part
 def _step(work, m):
-    """Move the weights towards the target until one vanishes: its slot (-1: none), and how far."""
+    """Move the weights toward the target until one vanishes: its slot (-1: none), and how far."""
     weight, target = work.vectors[WEIGHT], work.vectors[TARGET]
     step = 1.0
     blocking = -1

@@ -39,7 +39,7 @@ def relax(theta, edge, k, value, unit, sign):
     n = theta.shape[0]
     center = np.empty(n)
     fused = np.empty(n)
-    _centre(theta, edge, center)
+    _find_center(theta, edge, center)
     penalties = _signs(edge, sign)
     if penalties == 0:
         _denoise(center, edge, fused)
@@ -71,7 +71,7 @@ def _signs(edge, sign):
 
 
 @part
-def _centre(theta, edge, center):
+def _find_center(theta, edge, center):
     """What each position would be without its neighbors' pull."""
     n = theta.shape[0]
     for i in range(n):

@@ -30,7 +30,7 @@ def vjp(smooth: Tensor, strength: Tensor, cotangent: Tensor) -> Tensor:
 
 
 def slope(smooth: Tensor, strength: Tensor) -> Tensor:
-    r""":math:`\partial y / \partial \lambda`: each end of a segment moves towards its neighbor."""
+    r""":math:`\partial y / \partial \lambda`: each end of a segment moves toward its neighbor."""
     places, counts = _segments(smooth)
     there = smooth > -torch.inf
     step = torch.sign(smooth[..., 1:] - smooth[..., :-1])

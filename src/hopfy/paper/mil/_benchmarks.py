@@ -106,7 +106,7 @@ def _as_they_are(bags: LabeledBags, split: Split) -> StackedBags:
 
 
 def _pools(model: BagModel) -> tuple[Pool, Pool]:
-    """The pooling while training, and afterwards."""
+    """The pooling while training, and afterward."""
     if model.method in BASELINES:
         return plain_pool(model.method, model.dropout), plain_pool(model.method)
     omega = omega_from(model.method)

@@ -82,8 +82,8 @@ def hopfield_pool(omega: Omega, beta: float, heads: int, dropout: float = 0.0) -
             x, query = (nn.functional.layer_norm(each, each.shape[-1:]) for each in (x, query))
         query = _linear(part, "queries_in", query)
         by_head = _heads(query.mT, heads).mT  # (M, heads, 1, head size)
-        towards = by_head @ _heads(part["memories_in.weight"], heads)
-        scores = beta * (towards.transpose(1, 2) @ x.mT)  # (M, B, heads, L)
+        toward = by_head @ _heads(part["memories_in.weight"], heads)
+        scores = beta * (toward.transpose(1, 2) @ x.mT)  # (M, B, heads, L)
         allowed = mask.unsqueeze(2)
         # A bag with fewer than k instances takes all of them.
         counts = allowed.sum(-1, keepdim=True).expand(*scores.shape[:-1], 1)

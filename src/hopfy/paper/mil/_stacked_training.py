@@ -66,7 +66,7 @@ def train_stacked(
 
     Args:
         networks: M of one architecture, freshly initialized.
-        pools: their pooling while training (with dropout) and afterwards (without).
+        pools: their pooling while training (with dropout) and afterward (without).
         bags: what they read.
         labels: (bags,) 0 or 1.
         split: which bags each of them uses for what.
