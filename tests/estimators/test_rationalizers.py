@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from hopfy import functional as F
 from hopfy.estimators import RationaleClassifier, Training, faithfulness
 from hopfy.estimators._rationale_network import METHODS, RationaleOptions, build_network
 from hopfy.estimators._rationalizers import COMPARED, HardKumaNetwork
+from hopfy.estimators._stochastic_rationalizers import (
+    STOCHASTIC,
+    ScoreFunctionNetwork,
+    best_span,
+    best_words,
+)
 
-EVERY = {**METHODS, **COMPARED}
+EVERY = {**METHODS, **COMPARED, **STOCHASTIC}
 OPTIONS = RationaleOptions(share=0.4, hidden=6, dropout=0.0, word_dropout=0.0)
 
 
@@ -45,7 +53,7 @@ def test_every_trained_parameter_gets_a_gradient(network):
     """Scores are drawn wide enough to choose; the frozen word vectors are the only exception."""
     ids, lengths = texts()
     logits = network(ids, lengths)
-    (logits.square().sum() + network.penalty()).backward()
+    network.objective(logits.square().sum(-1)).backward()
     silent = [
         name
         for name, parameter in network.named_parameters()
@@ -63,7 +71,9 @@ def test_methods_are_found_by_name():
         build_network("SoftKuma", nn.Embedding(9, 4), 2, OPTIONS)
 
 
-@pytest.mark.parametrize("method", ["HardKuma", "SPECTRA", "fusedmax"])
+@pytest.mark.parametrize(
+    "method", ["HardKuma", "SPECTRA", "fusedmax", "SFE with baseline, top-k", "Gumbel, top-k"]
+)
 def test_estimators_take_every_method_and_can_be_judged(method):
     texts = ["a good film tonight", "what a bad film", "a good old story", "a bad plot again"] * 10
     model = RationaleClassifier(
@@ -71,17 +81,17 @@ def test_estimators_take_every_method_and_can_be_judged(method):
         share=0.25,
         vectors=8,
         hidden=8,
-        training=Training(lr=0.03, max_epochs=8),
+        training=Training(lr=0.03, max_epochs=12, patience=12),
         random_state=0,
     ).fit(texts, [1, 0, 1, 0] * 10)
     assert model.score(texts, [1, 0, 1, 0] * 10) == 1.0
     found = faithfulness(model, texts)
     assert all(-1 <= value <= 1 for value in found)
-    if method != "HardKuma":  # whose rationale may be empty
+    if method == "fusedmax":  # the others may tell a class by the place of the selected word
         assert found.sufficiency < found.comprehensiveness
 
 
-@pytest.mark.parametrize("name", ["k-subsets", "sequential k-subsets", "SPECTRA"])
+@pytest.mark.parametrize("name", ["k-subsets", "sequential k-subsets", "SPECTRA", *STOCHASTIC])
 def test_the_budget_is_kept(name):
     ids, lengths = texts()
     network = EVERY[name](nn.Embedding(30, 5, padding_idx=0), 2, OPTIONS).eval()
@@ -89,7 +99,7 @@ def test_the_budget_is_kept(name):
     torch.testing.assert_close(weights.sum(-1), torch.tensor([3.0, 2.0, 1.0, 4.0]))
 
 
-@pytest.mark.parametrize("name", ["SPECTRA", "HardKuma"])
+@pytest.mark.parametrize("name", ["SPECTRA", "HardKuma", *STOCHASTIC])
 def test_hidden_words_say_nothing(name):
     """Another word in the place of one that is not selected leaves the predictor as it was."""
     ids, lengths = texts()
@@ -199,3 +209,53 @@ def test_faithfulness_leaves_out_what_has_no_words():
     assert faithfulness(Counting(), ["", "good film"]) == faithfulness(Counting(), ["good film"])
     with pytest.raises(ValueError, match="expected at least one text with words"):
         faithfulness(Counting(), [""])
+
+
+# ------------------------------------------------------------------- score function and Gumbel
+
+
+def test_the_best_words_and_the_best_span_are_those_of_an_enumeration():
+    generator = torch.Generator().manual_seed(0)
+    for length in range(1, 8):
+        scores = torch.randn(20, length, generator=generator)
+        for k in range(1, length + 1):
+            budget = torch.full((20,), k)
+            for choose, allowed in ((best_words, combinations), (best_span, _spans)):
+                chosen = choose(scores, budget)
+                every = [list(places) for places in allowed(range(length), k)]
+                best = torch.stack([scores[:, places].sum(-1) for places in every]).amax(0)
+                torch.testing.assert_close((chosen * scores).sum(-1), best)
+                assert bool((chosen.sum(-1) == k).all())
+
+
+def _spans(places, k):
+    return [places[first : first + k] for first in range(len(places) - k + 1)]
+
+
+def test_a_span_is_the_limit_of_sequential_subsets():
+    scores = torch.randn(50, 9, dtype=torch.float64)
+    chosen = best_span(scores, torch.full((50,), 3))
+    limit = F.sequential_ksubsets(1e4 * scores, 3, 1e6)
+    torch.testing.assert_close(chosen, limit, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("memory", [None, 0.9])
+def test_the_score_function_estimates_the_gradient_of_the_expected_loss(memory):
+    """Against the sum over all subsets of four words."""
+    network = ScoreFunctionNetwork(nn.Embedding(9, 4), 2, OPTIONS, memory=memory).train()
+    network.share = 0.5
+    scores = torch.tensor([0.3, -1.0, 0.7, 0.1], dtype=torch.float64, requires_grad=True)
+    values = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    expected = torch.zeros((), dtype=torch.float64)
+    for bits in product((0.0, 1.0), repeat=4):
+        taken = torch.tensor(bits, dtype=torch.float64)
+        likely = torch.where(taken == 1, scores.sigmoid(), 1 - scores.sigmoid()).prod()
+        expected = expected + likely * (taken @ values).square()
+    (wanted,) = torch.autograd.grad(expected, scores)
+    rows, rounds = 20_000, 10
+    total = torch.zeros(4, dtype=torch.float64)
+    for _ in range(rounds):
+        drawn = network.draw(scores.expand(rows, 4), torch.ones(rows, 4, dtype=torch.bool))
+        objective = network.objective((drawn @ values).square()) - network.penalty()
+        total += torch.autograd.grad(objective, scores)[0] / rounds
+    torch.testing.assert_close(total, wanted, atol=0.15, rtol=0)

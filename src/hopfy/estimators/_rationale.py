@@ -150,7 +150,7 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
             )
         return torch.from_numpy(np.searchsorted(self.classes_, labels).astype(np.int64))
 
-    def _loss(self, targets: Tensor) -> nn.Module:
+    def _loss(self, targets: Tensor) -> ClassLoss:
         if self.class_weight is None:
             return ClassLoss()
         weights = compute_class_weight(
@@ -291,7 +291,7 @@ class RationaleRegressor(RegressorMixin, RationaleEstimator):  # type: ignore[mi
         low, high = self.bounds
         return low + (high - low) * outputs.sigmoid()
 
-    def _loss(self, _: Tensor) -> nn.Module:
+    def _loss(self, _: Tensor) -> _SquaredError:
         low, high = (0.0, self.scale_) if self.bounds is None else self.bounds
         return _SquaredError(self._in_units, float(high - low))
 
@@ -327,7 +327,11 @@ class _SquaredError(nn.Module):
         self._in_units, self._unit = in_units, unit
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.mse_loss(self._in_units(outputs) / self._unit, targets / self._unit)
+        return self.each(outputs, targets).mean()
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The squared error of each text (B,)."""
+        return ((self._in_units(outputs) - targets) / self._unit).square()
 
 
 def _column(y: Any, count: int) -> _Array:

@@ -7,7 +7,7 @@ import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -139,7 +139,7 @@ class RationaleEstimator(Grouped):
             every = torch.cat([targets, more])
             self.history_ = train(
                 network,
-                _WithPenalty(self._loss(targets), network),
+                _Objective(self._loss(targets), network),
                 Labeled(data, every, training),
                 settings,
                 validation=Labeled(data, every, stopping) if len(stopping) else None,
@@ -280,7 +280,7 @@ class RationaleEstimator(Grouped):
     def _targets(self, y: Any, count: int) -> Tensor: ...
 
     @abstractmethod
-    def _loss(self, targets: Tensor) -> nn.Module: ...
+    def _loss(self, targets: Tensor) -> _LossOfTexts: ...
 
     @abstractmethod
     def _score(self, outputs: Tensor, targets: Tensor) -> float: ...
@@ -439,14 +439,18 @@ def _check_count(name: str, value: Any, lowest: int) -> None:
         raise ValueError(f"expected {name} to be an integer of at least {lowest}, got {value!r}.")
 
 
-class _WithPenalty(nn.Module):
-    """A loss and what the network's latest pass adds to it."""
+class _LossOfTexts(Protocol):
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
 
-    def __init__(self, loss: nn.Module, network: RationaleModule) -> None:
+
+class _Objective(nn.Module):
+    """What the network makes of the losses of the texts in its latest pass."""
+
+    def __init__(self, loss: _LossOfTexts, network: RationaleModule) -> None:
         super().__init__()
         self.loss = loss
         # Only the method: as a part of this module the network's parameters would be trained twice.
-        self._penalty = network.penalty
+        self._objective = network.objective
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.loss(outputs, targets) + self._penalty()  # type: ignore[no-any-return]
+        return self._objective(self.loss.each(outputs, targets))

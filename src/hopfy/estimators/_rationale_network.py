@@ -1,9 +1,10 @@
 """Networks that predict from a few words and say which.
 
 Every one has ``explain(ids, lengths)``, which returns logits (B, C) and weights (B, L),
-``forward(ids, lengths)`` for the logits alone, and ``penalty()``, what the latest pass adds to the
-training loss. `RationaleNetwork` is the paper's; another way to select words is another ``pooling``
-for it, or another module with these three methods. ``build_network`` finds both by name.
+``forward(ids, lengths)`` for the logits alone, and ``objective(losses)``, what is minimized, by
+default the mean loss and a ``penalty()``. `RationaleNetwork` is the paper's; another way to select
+words is another ``pooling`` for it, or another module with these methods. ``build_network`` finds both
+by name.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class RationaleModule(nn.Module):
     def penalty(self) -> Tensor | float:
         """What the latest forward pass adds to the training loss."""
         return 0.0
+
+    def objective(self, losses: Tensor) -> Tensor:
+        """What is minimized, given the loss (B,) of each text in the latest forward pass."""
+        return losses.mean() + self.penalty()
 
 
 class RationaleNetwork(RationaleModule):
@@ -334,9 +339,10 @@ def build_network(
 ) -> RationaleModule:
     """A network by the name of its method, or from a function of the same three arguments."""
     if isinstance(method, str):
-        from hopfy.estimators._rationalizers import COMPARED  # which builds on this module
+        from hopfy.estimators._rationalizers import COMPARED  # which build on this module
+        from hopfy.estimators._stochastic_rationalizers import STOCHASTIC
 
-        methods = METHODS | COMPARED
+        methods = METHODS | COMPARED | STOCHASTIC
         if method not in methods:
             known = ", ".join(repr(name) for name in methods)
             raise ValueError(

@@ -111,8 +111,9 @@ def bilstm_network(
 class MaskingNetwork(RationaleModule):
     """A generator weighs the words; a predictor sees the word vectors times these weights.
 
-    Both are LSTMs in both directions over the same word vectors. The predictor's states are averaged
-    with the weights, so that no hidden word says anything. Subclasses weigh.
+    Both are LSTMs in both directions over the same word vectors. The prediction is made from the
+    predictor's final states, as in SPECTRA's public code: a hidden word is a zero vector, which says
+    where it stands and nothing else. Subclasses weigh.
     """
 
     def __init__(
@@ -137,8 +138,15 @@ class MaskingNetwork(RationaleModule):
         words = self.embedding(ids)
         weights = self.weigh(self.score(self.generator(words, lengths)), mask)
         states = self.predictor(words * weights.unsqueeze(-1), lengths)
-        total = weights.sum(-1, keepdim=True).clamp_min(1e-6)
-        return self.head((weights.unsqueeze(1) @ states).squeeze(1) / total), weights
+        return self.head(_final_states(states, lengths)), weights
+
+
+def _final_states(states: Tensor, lengths: Tensor) -> Tensor:
+    """What each direction of a `BiLSTM` knows at its end: (B, L, 2 D) -> (B, 2 D)."""
+    onward, backward = states.chunk(2, -1)
+    last = (lengths - 1).clamp_min(0)
+    rows = torch.arange(len(states), device=states.device)
+    return torch.cat([onward[rows, last], backward[:, 0]], -1)
 
 
 class SpectraNetwork(MaskingNetwork):

@@ -232,13 +232,18 @@ class ClassLoss(nn.Module):
         self.register_buffer("weights", weights)
 
     def forward(self, logits: Tensor, classes: Tensor) -> Tensor:
-        if logits.shape[-1] != 1:
-            return nn.functional.cross_entropy(logits, classes, self.weights)
+        return self.each(logits, classes).mean()
+
+    def each(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """The samples' shares of the loss (B,), whose mean it is."""
         counts = None if self.weights is None else self.weights[classes]
-        losses = nn.functional.binary_cross_entropy_with_logits(
-            logits.squeeze(-1), classes.to(logits.dtype), counts, reduction="none"
-        )
-        return losses.mean() if counts is None else losses.sum() / counts.sum()
+        if logits.shape[-1] != 1:
+            losses = nn.functional.cross_entropy(logits, classes, self.weights, reduction="none")
+        else:
+            losses = nn.functional.binary_cross_entropy_with_logits(
+                logits.squeeze(-1), classes.to(logits.dtype), counts, reduction="none"
+            )
+        return losses if counts is None else losses * (len(counts) / counts.sum())
 
 
 class _Inputs:

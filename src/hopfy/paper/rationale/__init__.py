@@ -88,7 +88,7 @@ _LAPTOP = (
 
 
 class Rationale(Experiment[RationaleConfig]):
-    """Eight ways to select words, on texts of five kinds."""
+    """Twelve published ways to select words and two more, on texts of five kinds."""
 
     name: ClassVar[str] = "rationale"
     title: ClassVar[str] = "Table 3: predictions that show the words they used"

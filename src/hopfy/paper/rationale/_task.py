@@ -7,7 +7,20 @@ from dataclasses import dataclass
 __all__ = ["METHODS", "OTHERS", "OURS", "Task"]
 
 OURS = ("k-subsets", "sequential k-subsets")
-OTHERS = ("SPECTRA", "HardKuma", "sparsemax", "fusedmax", "softmax", "BiLSTM")
+OTHERS = (
+    "SPECTRA",
+    "HardKuma",
+    "sparsemax",
+    "fusedmax",
+    "SFE, top-k",
+    "SFE, contiguous",
+    "SFE with baseline, top-k",
+    "SFE with baseline, contiguous",
+    "Gumbel, top-k",
+    "Gumbel, contiguous",
+    "softmax",
+    "BiLSTM",
+)
 METHODS = (*OURS, *OTHERS)
 
 
