@@ -11,7 +11,7 @@ from hopfy.paper._base import Experiment
 __all__ = ["load", "names"]
 
 _PACKAGE = "hopfy.paper"
-_NOT_EXPERIMENTS = {"data", "demo", "report", "terminal"}
+_NOT_EXPERIMENTS = {"claims", "data", "demo", "report", "terminal"}
 
 
 def names() -> list[str]:

@@ -21,8 +21,8 @@ _PROTOCOL = (
 )
 _REASONS = "The page docs/reproduce.md says what was tried to explain the differences. "
 _TIES = (
-    "Methods count as tied if McNemar's exact test on the test bags of all seeds cannot tell them "
-    "apart at the level 0.05, which with few seeds says little."
+    "A method is best if its mean is the largest; the p-values are those of McNemar's exact test on "
+    "the test bags of all seeds."
 )
 
 
