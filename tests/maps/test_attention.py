@@ -13,7 +13,7 @@ from torch import Tensor
 
 import hopfy
 from hopfy import functional as F
-from hopfy._kernels.attention import cpu_blocks
+from hopfy._kernels.attention import cpu_blocks, cpu_plan
 from judges import attention as judge
 
 OMEGAS: dict[str, tuple[str, float]] = {
@@ -152,7 +152,7 @@ def test_many_blocks_equal_one(omega: str, m: int, monkeypatch: pytest.MonkeyPat
     """Blocks of a few rows, also across grouped heads, with ranges of keys of their own."""
     data = inputs(b=2, hq=4, h=2, m=m, n=70)
     whole = F.attention(*data, is_causal=True, enable_gqa=True, omega=omega)
-    monkeypatch.setattr(cpu_blocks, "_BLOCK", 300)
+    monkeypatch.setattr(cpu_plan, "_BLOCK", 300)
     parts = F.attention(*data, is_causal=True, enable_gqa=True, omega=omega)
     torch.testing.assert_close(parts, whole)
     cotangent = torch.randn_like(whole)

@@ -18,14 +18,13 @@ The inner operation, the same for every backend:
 the last one is needed.
 
 Backends: `hopfy._kernels.attention.cpu_blocks` (numba loops around torch's products) and
-`hopfy._kernels.attention.gpu` (Triton); a state belongs to the module that made it. `reference` is the
+`hopfy._kernels.attention.gpu` (Triton); a state names the backend that made it. `reference` is the
 definition, in plain differentiable torch.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 from torch import Tensor
@@ -63,7 +62,7 @@ def backward(
     state: Any, queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
-    kernels = sys.modules[type(state).__module__]
+    kernels = importlib.import_module(f"{__name__}.{_MODULES[state.backend]}")
     gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = kernels.backward(
         state, queries, keys, values, cotangent, wanted
     )

@@ -10,13 +10,21 @@ number of scores.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy._kernels.attention.cpu_plan import (
+    Block,
+    State,
+    Support,
+    finite_scores,
+    generator_of,
+    prepare,
+    rows_of,
+)
 from hopfy._kernels.attention.reference import MAPS
 from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.backends import compiled, runs_compiled
@@ -24,8 +32,6 @@ from hopfy._runtime.threads import over_rows
 
 __all__ = ["State", "backward", "forward"]
 
-# Entries of scores in flight: 4 MB of float32 stay in a shared cache.
-_BLOCK = 1 << 20
 # Above this share of selected entries, dense products are faster.
 _SPARSE = 0.2
 # Up to this many scores in all, the maps' own kernels take whole rows, and the weights are kept.
@@ -41,60 +47,6 @@ _NO_PLACES = np.zeros(0, np.int64)
 Selected = tuple[Tensor, Tensor, Tensor]
 
 
-class Support(NamedTuple):
-    """Selected entries of rows, one after the other: row r is ``edges[r]:edges[r + 1]``."""
-
-    weights: Tensor
-    columns: Tensor
-    edges: Tensor
-    kept: Tensor  # 0 or 1 / (1 - dropout) for each weight; empty without dropout
-
-
-class Block(NamedTuple):
-    """Groups [g, h), rows [r, s) of each, keys [a, b): more than one group only with all rows."""
-
-    g: int
-    h: int
-    r: int
-    s: int
-    a: int
-    b: int
-
-    @property
-    def rows(self) -> int:
-        return (self.h - self.g) * (self.s - self.r)
-
-
-@dataclass
-class State:
-    """What the backward pass needs beside the inputs."""
-
-    kernels: Any
-    visible: Visible
-    family: Family
-    scale: float
-    dropout: float
-    seed: int
-    low: np.ndarray[Any, Any]
-    high: np.ndarray[Any, Any]
-    ragged: bool  # some row has masked keys inside its range, or a bias
-    blocks: list[Block]
-    # What was selected, as lists or as all weights; None: computed again.
-    supports: list[Support | Tensor | None] = field(default_factory=list)
-
-    def first(self, block: Block) -> int:
-        """The number of the block's first row among all rows."""
-        return block.g * (len(self.low) // self.groups) + block.r
-
-    @property
-    def restricted(self) -> bool:
-        """Whether some row may not see all keys."""
-        visible = self.visible
-        return visible.mask is not None or visible.bias is not None or visible.causal is not None
-
-    groups: int = 1
-
-
 def forward(
     queries: Tensor,
     keys: Tensor,
@@ -107,9 +59,9 @@ def forward(
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
     kernels = compiled("attention.cpu") if runs_compiled(queries) else None
     small = queries.shape[0] * queries.shape[1] * keys.shape[1] <= _SMALL
-    if kernels is None or not (small or _finite_scores(queries, keys, scale)):
+    if kernels is None or not (small or finite_scores(queries, keys, scale)):
         return None
-    state = _prepare(kernels, queries, keys, visible, family, scale, dropout)
+    state = prepare(kernels, queries, keys, visible, family, scale, dropout)
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
     if small:
         _small_forward(kernels, queries, keys, values, state, output)
@@ -127,7 +79,7 @@ def forward(
         else:
             chosen = int(found[1].sum())
         dense = chosen > _SPARSE * block.rows * (block.b - block.a)
-        generator = _generator(state, number)
+        generator = generator_of(state, number)
         if dense:
             if weights is None and found is not None:
                 weights = _spread(kernels, found, block)
@@ -158,7 +110,7 @@ def _small_forward(
             _gather(kernels, part, values, output, state.first(block))
             state.supports[-1] = part
         else:
-            generator = _generator(state, number)
+            generator = generator_of(state, number)
             _dense_output(weights, values, output, block, generator, state.dropout)
 
 
@@ -189,7 +141,7 @@ def backward(
             tuple(x.numpy() for x in inputs),
             cotangent.numpy(),
             tuple(x.numpy() for x in gradients),
-            _rows_of(state.family.parameter),
+            rows_of(state.family.parameter),
             in_parameter.view(-1).numpy(),
             _KINDS[state.family.kind],
             queries.numpy().dtype.type(state.scale),
@@ -210,7 +162,7 @@ def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         part = state.supports[number]
         place = factors[block.g : block.h, block.r : block.s, block.a : block.b]
         if not isinstance(part, Support):
-            place.copy_(_drop(place, _generator(state, number), state.dropout))
+            place.copy_(_drop(place, generator_of(state, number), state.dropout))
             continue
         row = torch.arange(block.rows).repeat_interleave(part.edges.diff())
         flat = torch.zeros(block.rows, block.b - block.a, dtype=dtype)
@@ -219,107 +171,7 @@ def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return factors
 
 
-# --- preparation ----------------------------------------------------------------------------------
-
-
-def _finite_scores(queries: Tensor, keys: Tensor, scale: float) -> bool:
-    """Whether no score can be NaN or infinite; false for NaN inputs."""
-    if not queries.numel() or not keys.numel():
-        return False
-    largest = torch.linalg.vector_norm(queries, math.inf) * torch.linalg.vector_norm(keys, math.inf)
-    bound = float(largest) * queries.shape[2] * max(abs(scale), 1.0)
-    return bound < torch.finfo(queries.dtype).max / 4
-
-
-def _prepare(
-    kernels: Any,
-    queries: Tensor,
-    keys: Tensor,
-    visible: Visible,
-    family: Family,
-    scale: float,
-    dropout: float,
-) -> State:
-    groups, rows, _ = queries.shape
-    low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
-    seed = int(torch.randint(1 << 62, ())) if dropout else 0
-    blocks = _blocks(groups, rows, keys.shape[1], visible.period)
-    if visible.mask is not None or visible.bias is not None or visible.causal is not None:
-        blocks = [_hull(block, low, high, rows) for block in blocks]
-    return State(
-        kernels,
-        visible,
-        family,
-        scale,
-        dropout,
-        seed,
-        low,
-        high,
-        ragged,
-        blocks,
-        groups=groups,
-    )
-
-
-def _ranges(
-    kernels: Any, visible: Visible, total: int, count: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]:
-    """The first and one past the last key that each row may see, and whether some between are not."""
-    period = visible.period
-    low, high = np.zeros(total, np.int64), np.full(total, count)
-    ragged = visible.bias is not None
-    parts = [(visible.mask, visible.mask_of)]
-    if visible.bias is not None:
-        # Keys this far down are out of reach, unless a row has no others.
-        reach = visible.bias > torch.finfo(visible.bias.dtype).min / 2
-        reach |= ~reach.any(-1, keepdim=True)
-        parts.append((reach, visible.bias_of))
-    for mask, which in parts:
-        if mask is None or which is None:
-            continue
-        flat = mask.reshape(-1, mask.shape[-1]).contiguous().numpy()
-        first, last = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
-        solid = np.empty(len(flat), np.bool_)
-        over_rows(kernels.row_ranges, len(flat), flat.size, flat, first, last, solid)
-        ragged = ragged or not bool(solid.all())
-        shape = (-1, mask.shape[1])
-        first, last = (x.reshape(shape)[which.numpy()] for x in (first, last))
-        low = np.maximum(low.reshape(-1, period), first).reshape(-1)
-        high = np.minimum(high.reshape(-1, period), last).reshape(-1)
-    if visible.causal is not None:
-        ends = np.clip(np.arange(period) + visible.causal + 1, 0, count)
-        high = np.minimum(high.reshape(-1, period), ends).reshape(-1)
-    return low, np.maximum(low, high), ragged
-
-
-def _blocks(groups: int, rows: int, count: int, period: int) -> list[Block]:
-    """Whole groups together while they fit into a block, else parts of one group."""
-    if rows * count >= _BLOCK or (rows > period and rows * count >= _BLOCK // 4):
-        step = max(1, min(_BLOCK // count, 512))
-        return [
-            Block(g, g + 1, m, min(m + step, segment + period), 0, count)
-            for g in range(groups)
-            for segment in range(0, rows, period)
-            for m in range(segment, segment + period, step)
-        ]
-    step = max(1, _BLOCK // max(rows * count, 1))
-    return [Block(g, min(g + step, groups), 0, rows, 0, count) for g in range(0, groups, step)]
-
-
-def _hull(block: Block, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], rows: int) -> Block:
-    """The block with the keys that its rows can see."""
-    here = slice(block.g * rows + block.r, (block.h - 1) * rows + block.s)
-    a, b = int(low[here].min()), int(high[here].max())
-    return block._replace(a=a, b=max(a, b))
-
-
-def _rows_of(parameter: Tensor) -> np.ndarray[Any, Any]:
-    """The parameter as float64: one number, or one for each row."""
-    return parameter.detach().to(torch.float64).reshape(-1).contiguous().numpy()
-
-
-def _generator(state: State, number: int) -> torch.Generator | None:
-    return torch.Generator().manual_seed(state.seed + number) if state.dropout else None
+# --- buffers ------------------------------------------------------------------------------------
 
 
 class _Buffers:
@@ -365,7 +217,7 @@ def _selected(
     kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
 ) -> Selected | None:
     """Weights and columns at the front of each row, and how many; None if not this map's way."""
-    alpha = _rows_of(state.family.parameter)
+    alpha = rows_of(state.family.parameter)
     norm = state.family.kind == "normmax"
     quick = norm or state.family.kind == "entmax"
     if not quick or not (alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001)):
@@ -525,7 +377,7 @@ def _dense_backward(
     along = torch.bmm(outside, v.mT)
     used = view
     if state.dropout:
-        factors = _drop(weights, _generator(state, number), state.dropout).view_as(view)
+        factors = _drop(weights, generator_of(state, number), state.dropout).view_as(view)
         used, along = view * factors, along * factors
     gradients[2][groups, keys] += torch.bmm(used.mT, outside)
     first = state.first(block)

@@ -14,7 +14,12 @@ import math
 
 import numpy as np
 
-from hopfy._kernels.attention.cpu import _bounding_power, _fold, _newton_of_powers, _weigh_powers
+from hopfy._kernels.attention.cpu_select import (
+    _bounding_power,
+    _fold,
+    _newton_of_powers,
+    _weigh_powers,
+)
 from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit
 

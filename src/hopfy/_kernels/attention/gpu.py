@@ -68,6 +68,7 @@ def blocks_for(key_size: int, value_size: int, dtype: torch.dtype) -> Blocks:
 class State(NamedTuple):
     """What the backward pass needs beside the inputs."""
 
+    backend = "triton"
     visible: Visible
     family: Family
     scale: float

@@ -1,0 +1,247 @@
+# mypy: ignore-errors
+"""Compiled loops from rows of scores to the few selected entries and their weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hopfy._kernels.rows.powers import rest_powers
+from hopfy._kernels.rows.scan import PADDING, pad
+from hopfy._runtime.compilation import jit
+
+__all__ = ["select"]
+
+_FOLD = 8
+_MAX_STEPS = 60
+
+
+@jit
+def _fold(row, n, lanes):
+    """Maxima of lanes of 8 entries, far apart, and the few entries left over; returns how many.
+
+    Lane i holds the entries i, i + h, ..., i + 7h of the row, h = n // 8.
+    """
+    h = n // _FOLD
+    for i in range(h):
+        a, b, c, d = row[i], row[i + h], row[i + 2 * h], row[i + 3 * h]
+        e, f, g, k = row[i + 4 * h], row[i + 5 * h], row[i + 6 * h], row[i + 7 * h]
+        a = a if a > b else b
+        c = c if c > d else d
+        e = e if e > f else f
+        g = g if g > k else k
+        a = a if a > c else c
+        e = e if e > g else g
+        lanes[i] = a if a > e else e
+    for i in range(_FOLD * h, n):
+        lanes[i - (_FOLD - 1) * h] = row[i]
+    return n - (_FOLD - 1) * h
+
+
+@jit
+def _newton(x, count, s, power, zero, one):
+    """One step for ``sum((s - x)_+ ** power) = 1`` from the right: convex, so it never crosses.
+
+    ``power`` is 1, 2, 4 or 16.
+    """
+    total, slope = zero, zero
+    if power == 1:
+        for i in range(count):
+            rest = s - x[i]
+            total += rest if rest > zero else zero
+            slope += one if rest > zero else zero
+        return min(s, s - (total - one) / slope)
+    if power == 2:
+        for i in range(count):
+            rest = s - x[i]
+            rest = rest if rest > zero else zero
+            total += rest * rest
+            slope += rest
+        return min(s, s - (total - math.sqrt(total)) / slope)
+    if power == 4:
+        for i in range(count):
+            rest = s - x[i]
+            rest = rest if rest > zero else zero
+            square = rest * rest
+            slope += square * rest
+            total += square * square
+        root = math.sqrt(total)
+        return min(s, s - (total - root * math.sqrt(root)) / slope)
+    for i in range(count):
+        rest = s - x[i]
+        rest = rest if rest > zero else zero
+        second = rest * rest
+        fourth = second * second
+        eighth = fourth * fourth
+        slope += rest * second * fourth * eighth
+        total += eighth * eighth
+    return min(s, s - (total - total ** (one - one / 16)) / slope)
+
+
+@jit
+def _newton_of_powers(d, count, s, gamma, powers):
+    """The same for any gamma >= 1, in float64; d is padded."""
+    rest_powers(d, count, s, gamma - 1.0, powers)
+    first, total = 0.0, 0.0
+    for i in range(count):
+        first += powers[i]
+        total += powers[i] * max(0.0, 1.0 - d[i] / s)
+    return min(s, s * (1.0 - total / first) + total ** (1.0 - 1.0 / gamma) / first)
+
+
+@jit
+def _weigh(x, count, s, exponent, zero, one):
+    """Turn distances into weights that sum to one; the exponent is 1 or 2."""
+    total = zero
+    for i in range(count):
+        rest = s - x[i]
+        x[i] = rest if exponent == 1.0 else rest * rest
+        total += x[i]
+    scale = one / total
+    for i in range(count):
+        x[i] *= scale
+
+
+@jit
+def _weigh_powers(x, d, count, s, exponent, powers):
+    pad(d, count)
+    rest_powers(d, count, s, exponent, powers)
+    total = 0.0
+    for i in range(count):
+        total += powers[i]
+    for i in range(count):
+        x[i] = powers[i] / total
+
+
+@jit
+def _candidates(row, n, lanes, cut, column):
+    """Columns of the entries that reach ``cut``; a lane below it is skipped as a whole."""
+    h = n // _FOLD
+    count = 0
+    for i in range(h):
+        if lanes[i] >= cut:
+            for j in range(i, i + _FOLD * h, h):
+                column[count] = j
+                count += row[j] >= cut
+    for i in range(_FOLD * h, n):
+        column[count] = i
+        count += row[i] >= cut
+    return count
+
+
+@jit
+def _row_maximum(row, n, lanes, upper):
+    used = _fold(row, n, lanes)
+    top = lanes[0]
+    for i in range(_fold(lanes, used, upper)):
+        top = max(top, upper[i])
+    return top, used
+
+
+@jit
+def _kept(x, column, count, s):
+    kept = 0
+    for i in range(count):
+        distance = x[i]
+        x[kept] = distance
+        column[kept] = column[i]
+        kept += distance < s
+    return kept
+
+
+@jit
+def _bounding_power(gamma):
+    """An exponent of at least gamma whose powers are cheap; 0 if there is none."""
+    if gamma <= 1.0:
+        return 1
+    if gamma <= 2.0:
+        return 2
+    if gamma <= 4.0:
+        return 4
+    return 16 if gamma <= 16.0 else 0
+
+
+@jit
+def _exact(x, d, count, s, gamma, settled, powers):
+    """The root for the candidates' distances x, from an upper bound s of it."""
+    one = x.dtype.type(1)
+    if gamma == 1.0 or gamma == 2.0:
+        for _ in range(_MAX_STEPS):
+            lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, one - one, one)
+            arrived = not lower < s
+            s = lower
+            if arrived:
+                break
+        return s
+    for i in range(count):
+        d[i] = x[i]
+    pad(d, count)
+    root = np.float64(s)
+    for _ in range(_MAX_STEPS):
+        lower = _newton_of_powers(d, count, root, gamma, powers)
+        step = root - lower
+        root = lower
+        if not step > settled:
+            break
+    return x.dtype.type(root)
+
+
+@jit
+def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, norm):
+    """Weights of every row, in place: the first ``counts[r]`` entries, with their keys beside.
+
+    The weights are proportional to ``(s - x) ** exponent`` where x is the distance to the maximum
+    in margins and s solves ``sum((s - x)_+ ** gamma) = 1``: for entmax, 1 < alpha <= 2, margin,
+    gamma and exponent are ``1 / (alpha - 1)``; for normmax they are 1, ``alpha / (alpha - 1)`` and
+    ``1 / (alpha - 1)``. ``alpha`` has one entry, or one for each row.
+
+    Part of a row has a lower threshold than all of it, and so has a larger gamma; the maxima of
+    the row's lanes hold most of the large entries: they give a bound that leaves few candidates.
+    """
+    width = scores.shape[1]
+    real = scores.dtype.type
+    zero, one = real(0), real(1)
+    slack = real(1.0 + 1e-5) if scores.itemsize == 4 else real(1.0 + 1e-12)
+    settled = 1e-6 if scores.itemsize == 4 else 1e-13
+    lanes, upper = np.empty(width, scores.dtype), np.empty(width, scores.dtype)
+    x = np.empty(width + PADDING, scores.dtype)
+    d, powers = np.empty(width + PADDING), np.empty(width + PADDING)
+    for r in range(start, stop):
+        a, b = low[first + r] - offset, high[first + r] - offset
+        n = b - a
+        if n <= 0:
+            counts[r] = 0
+            continue
+        exponent = 1.0 / (alpha[first + r if alpha.size > 1 else 0] - 1.0)
+        gamma = exponent + 1.0 if norm else exponent
+        margin = one if norm else real(exponent)
+        row, column = scores[r, a:b], columns[r]
+        top, used = _row_maximum(row, n, lanes, upper)
+        if not (top > -np.inf and top < np.inf):
+            counts[r] = 0
+            continue
+        s, scale = one, one / margin
+        power = _bounding_power(gamma)
+        if power:
+            for i in range(used):
+                x[i] = (top - lanes[i]) * scale
+            for _ in range(4):
+                s = _newton(x, used, s, power, zero, one)
+            s = min(one, s * slack)
+        count = _candidates(row, n, lanes, top - s * margin, column)
+        for i in range(count):
+            x[i] = (top - row[column[i]]) * scale
+        s = _exact(x, d, count, s, gamma, settled, powers)
+        kept = _kept(x, column, count, s)
+        if exponent == 1.0 or exponent == 2.0:
+            _weigh(x, kept, s, exponent, zero, one)
+        else:
+            for i in range(kept):
+                d[i] = x[i]
+            _weigh_powers(x, d, kept, np.float64(s), exponent, powers)
+        whole = scores[r]
+        for i in range(kept):
+            whole[i] = x[i]
+            column[i] += a + offset
+        counts[r] = kept
