@@ -17,10 +17,15 @@ import typer
 import typer.core
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 import hopfy
-from hopfy.paper.terminal import ShownProgress, comparison_table, plain_console, summary
+from hopfy.paper.terminal import (
+    ShownProgress,
+    ShownStatus,
+    comparison_table,
+    plain_console,
+    summary,
+)
 
 __all__ = ["app"]
 
@@ -57,7 +62,7 @@ def _listing() -> str:
         lines.append(f"  {name:<10} {experiment.title}")
         lines.append(f"  {'':<10} profiles: {', '.join(experiment.profiles)}")
     lines.append(f"Bench subjects (hopfy bench NAME ...): {', '.join(SUBJECTS)}")
-    lines.append(f"Data sets (hopfy data fetch NAME): {', '.join(d.name for d in datasets())}")
+    lines.append(f"Data sets (hopfy data list): {', '.join(d.name for d in datasets())}")
     return "\n".join(lines)
 
 
@@ -94,8 +99,8 @@ def warm_up() -> None:
     """Compile everything ahead of its first use, for images, clusters and impatient people."""
     from hopfy._warm_up import warm_up
 
-    with console.status("compiling") as status:
-        count = warm_up(lambda name: status.update(f"compiling: {name}"))
+    with ShownStatus(console, "compiling") as status:
+        count = warm_up(lambda name: status.say(f"compiling: {name}"))
     console.print(f"{count} operations are compiled; later processes start at once.")
 
 
@@ -114,8 +119,8 @@ def bench(
             raise _error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.", 2)
         if subject in NEED_A_GPU and not torch.cuda.is_available():
             raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
-        with console.status(Text(subject)) as status:
-            rows = [_fields(row) for row in SUBJECTS[subject](lambda at: status.update(Text(at)))]
+        with ShownStatus(console, subject) as status:
+            rows = [_fields(row) for row in SUBJECTS[subject](status.say)]
         table = Table(title=subject)
         for heading in rows[0]:
             table.add_column(heading.replace("_", " "), justify="right")
@@ -159,7 +164,7 @@ def _write_demo(out: Path, seed: int) -> Path:
     from hopfy.paper.report import section_of, write_page
 
     out.mkdir(parents=True, exist_ok=True)
-    with console.status("recalling damaged digits (the first run compiles the maps)"):
+    with ShownStatus(console, "recalling damaged digits (the first run compiles the maps)"):
         section = demo.section(demo.recall_digits(seed))
     console.print(_plain_table(section.title, section.tables[0]))
     sections = [section]
@@ -266,22 +271,33 @@ def data_list() -> None:
     for one in datasets():
         where = one.where()
         place = _how_to_get(one) if where is None else str(where)
-        table.add_row(one.name, one.title, f"{one.size / 1e6:.1f} MB", place)
+        table.add_row(one.name, one.title, _size(one), place)
     console.print(table)
+
+
+def _size(one: Any) -> str:
+    return f"{one.size / 1e6:.1f} MB"
 
 
 def _how_to_get(one: Any) -> str:
     """What a user has to do for a data set that is not on this machine."""
     if one.mirrors:
         return f"not here: hopfy data fetch {one.name}"
-    return f"not here, no mirror: {one.source}, in $HOPFY_DATA/{one.name}"
+    return f"not here, by hand: {one.source}, in $HOPFY_DATA/{one.name}"
 
 
 @data_app.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(help="See hopfy data list.")]) -> None:
+def data_fetch(
+    name: Annotated[
+        str | None, typer.Argument(help="A data set; without it, what can be fetched is shown.")
+    ] = None,
+) -> None:
     """Download a data set, or check the one that is here."""
     from hopfy.paper.data import MissingDataError, dataset
 
+    if name is None:
+        console.print(_what_can_be_fetched(), soft_wrap=True)
+        return
     try:
         folder = dataset(name).fetch()
     except OSError as error:
@@ -289,6 +305,27 @@ def data_fetch(name: Annotated[str, typer.Argument(help="See hopfy data list.")]
     except (MissingDataError, ValueError) as error:
         raise _error(str(error)) from None
     console.print(f"{name} is complete in {folder}", soft_wrap=True)
+
+
+def _what_can_be_fetched() -> str:
+    """Data sets that a command downloads, and those that a user has to get, where and why."""
+    from hopfy.paper.data import datasets
+
+    fetched = [one for one in datasets() if one.mirrors]
+    by_hand = [one for one in datasets() if not one.mirrors]
+    lines = ["Downloaded by hopfy, with a checksum:"]
+    lines += [f"  hopfy data fetch {one.name}   {one.title} ({_size(one)})" for one in fetched]
+    lines.append("To be obtained by hand, as files in $HOPFY_DATA/NAME:")
+    for one in by_hand:
+        files = ", ".join(file.name for file in one.files)
+        lines += [
+            f"  {one.name}: {one.title} ({_size(one)})",
+            f"    here:  {one.where() or 'no'}",
+            f"    files: {files}",
+            f"    where: {one.source}",
+            f"    why:   {one.why}",
+        ]
+    return "\n".join(lines)
 
 
 def _error(message: str, code: int = 1) -> typer.Exit:

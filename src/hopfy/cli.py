@@ -1,4 +1,4 @@
-"""The command line: ``hopfy reproduce``, ``hopfy data`` and ``hopfy bench``."""
+"""The command line: ``hopfy explore``, ``demo``, ``reproduce``, ``data``, ``bench`` and ``warm-up``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         from hopfy._commands import app
     except ImportError as missing:
         sys.exit(f"hopfy's command line needs {missing.name}: pip install 'hopfy[cli]'.")
-    app()
+    app(prog_name="hopfy")
 
 
 if __name__ == "__main__":

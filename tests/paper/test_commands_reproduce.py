@@ -240,3 +240,34 @@ def test_a_moved_module_says_where_it_is(old):
         importlib.import_module(f"hopfy.{old}")
     with pytest.raises(AttributeError, match=rf"hopfy\.{old} is hopfy\.paper"):
         getattr(package, old)
+
+
+def test_fetch_without_a_name_says_what_can_be_fetched_and_what_not(nothing_here):
+    from hopfy.paper.data import datasets
+
+    result = hopfy("data", "fetch")
+    assert result.exit_code == 0
+    fetched, by_hand = result.stdout.split("To be obtained by hand")
+    for one in datasets():
+        assert one.name in (fetched if one.mirrors else by_hand)
+        assert bool(one.mirrors) != bool(one.source and one.why)
+        if not one.mirrors:
+            assert one.source in by_hand
+            assert one.why in by_hand
+            assert all(file.name in by_hand for file in one.files)
+
+
+def test_a_piped_status_says_what_is_done_now_and_then(monkeypatch):
+    import io
+
+    from rich.console import Console
+
+    from hopfy.paper import terminal
+
+    now = iter([100.0, 100.0, 101.0, 106.0, 106.0, 107.0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
+    file = io.StringIO()
+    with terminal.ShownStatus(Console(file=file, markup=False), "begin [/x]") as status:
+        for step in ("too soon", "later", "too soon"):
+            status.say(step)
+    assert file.getvalue().splitlines() == ["begin [/x]", "later"]

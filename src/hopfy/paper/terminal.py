@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
@@ -12,12 +15,14 @@ from rich.text import Text
 from hopfy.paper._base import Row
 from hopfy.paper._runner import Run
 
-__all__ = ["ShownProgress", "comparison_table", "plain_console", "summary"]
+__all__ = ["ShownProgress", "ShownStatus", "comparison_table", "plain_console", "summary"]
 
 _SPEED_WINDOW = 600.0
 """Seconds of the past that tell the time left: one part alone may take minutes."""
 _LINES = 10
 """Lines about a run whose output is not a terminal."""
+_PAUSE = 5.0
+"""Seconds between two lines about work of unknown length, where the output is not a terminal."""
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -73,6 +78,38 @@ class ShownProgress:
         if lines > self._lines:
             self._lines = lines
             self._console.print(f"{task.description}: {task.completed:g} of {total:g}")
+
+
+class ShownStatus:
+    """What is being done, as a context manager: a spinner, or a line now and then where it is piped."""
+
+    def __init__(self, console: Console, text: str) -> None:
+        self._console = console
+        spinner: AbstractContextManager[Any] = nullcontext()
+        if console.is_terminal:
+            spinner = console.status(Text(text))
+        self._spinner, self._text, self._told = spinner, text, 0.0
+
+    def __enter__(self) -> ShownStatus:
+        self._spinner.__enter__()
+        self.say(self._text)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spinner.__exit__(kind, error, trace)
+
+    def say(self, text: str) -> None:
+        """What comes next."""
+        if self._console.is_terminal:
+            self._spinner.update(Text(text))  # type: ignore[attr-defined]
+        elif time.monotonic() >= self._told + _PAUSE or not self._told:
+            self._told = time.monotonic()
+            self._console.print(text, soft_wrap=True)
 
 
 def comparison_table(run: Run) -> Table:

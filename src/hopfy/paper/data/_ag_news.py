@@ -37,6 +37,7 @@ AG_NEWS = Dataset(
         "the texts are a share of AG's corpus of news articles (Zhang, Zhao & LeCun, 2015), one JSON "
         "object with a label from 0 to 3 and a text in each line"
     ),
+    why="no address serves these files: they are a selection, and the corpus is for non-commercial use",
 )
 
 _SPLITS = ("train", "test")

@@ -25,6 +25,7 @@ BEER = Dataset(
         ),
     ),
     source="the file is part of the data of Lei, Barzilay and Jaakkola (2016)",
+    why="the owner of the reviews asked that they no longer be offered for download",
 )
 
 Aspect = Literal["appearance", "aroma", "palate", "taste", "overall"]

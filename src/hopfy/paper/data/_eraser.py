@@ -44,6 +44,7 @@ ERASER_MOVIES = Dataset(
         "unpack http://www.eraserbenchmark.com/zipped/movies.tar.gz, gzip its three jsonl files "
         "and pack its documents as docs.tar.gz"
     ),
+    why="it is published as one archive, whose files have to be packed one by one",
 )
 
 _FILE = {"train": "train.jsonl.gz", "validation": "val.jsonl.gz", "test": "test.jsonl.gz"}

@@ -40,7 +40,8 @@ class Dataset:
         title: what it is, in a few words.
         files: all that belongs to it.
         mirrors: addresses of folders that hold the files, tried in this order.
-        source: for what no mirror holds, how the files are made: a clause of a sentence.
+        source: for what no mirror holds, where the files come from and how they are made: a clause.
+        why: why hopfy does not download it: a clause.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Dataset:
     files: tuple[RemoteFile, ...]
     mirrors: tuple[str, ...] = ()
     source: str = ""
+    why: str = ""
 
     @property
     def size(self) -> int:
@@ -118,8 +120,8 @@ class Dataset:
     def _missing(self, file: RemoteFile, why: str) -> MissingDataError:
         if not self.mirrors:
             return MissingDataError(
-                f"{self.name} is missing its file {file.name} and {why}; {self.source}, and set "
-                f"HOPFY_DATA to a folder in which {self.name}/{file.name} lies."
+                f"{self.name} is missing its file {file.name} and {why} ({self.why}); {self.source}, "
+                f"and set HOPFY_DATA to a folder in which {self.name}/{file.name} lies."
             )
         return MissingDataError(
             f"{self.name} is missing its file {file.name} and {why}; with a network run "

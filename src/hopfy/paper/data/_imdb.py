@@ -30,6 +30,7 @@ IMDB = Dataset(
         "the reviews are those of https://ai.stanford.edu/~amaas/data/sentiment (Maas et al. "
         "2011), one JSON object with label, id, rating and text in each line, sorted by label and id"
     ),
+    why="it is published as one archive of 100,000 small files, which have to be joined",
 )
 
 _SPLITS = ("train", "test")

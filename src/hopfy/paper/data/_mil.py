@@ -37,6 +37,7 @@ MIL = Dataset(
         "take it from the MIL data of Andrews, Tsochantaridis and Hofmann "
         "(MIL-Data-2002-Musk-Corel-Trec9-MATLAB.tgz)"
     ),
+    why="it is published as one archive of many data sets, of which three files are needed",
 )
 
 Animal = Literal["elephant", "fox", "tiger"]

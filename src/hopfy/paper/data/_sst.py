@@ -38,6 +38,7 @@ SST = Dataset(
     source=(
         "unpack https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip, gzip its three files"
     ),
+    why="it is published as one archive, whose files have to be packed one by one",
 )
 
 _FILE = {"train": "train.txt.gz", "validation": "dev.txt.gz", "test": "test.txt.gz"}
