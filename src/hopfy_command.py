@@ -25,7 +25,8 @@ _NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
 def missing_extra(arguments: Sequence[str]) -> str | None:
     """What to tell a user whose command lacks its packages; None if nothing is missing."""
     command = next((each for each in arguments if not each.startswith("-")), "")
-    extra, packages = ("cli", _BASE)
+    extra: str = "cli"
+    packages: tuple[str, ...] = _BASE
     if "--help" not in arguments:
         extra, packages = _NEEDS.get(command, (extra, packages))
     missing = [package for package in packages if find_spec(package) is None]
