@@ -35,6 +35,7 @@ __all__ = [
 
 _LAZY = frozenset(
     {
+        "app",
         "bench",
         "distributed",
         "estimators",

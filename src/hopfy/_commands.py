@@ -135,6 +135,24 @@ def _fields(row: Any) -> dict[str, Any]:
 
 
 @app.command()
+def explore(
+    port: Annotated[
+        int, typer.Option(help="Port of localhost; another one if it is in use.", min=0, max=65535)
+    ] = 5006,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Play with maps, memories, digits, attention and rationales in the browser."""
+    from hopfy.app import explore
+
+    try:
+        explore(port=port, browser=browser)
+    except (ImportError, OSError) as error:
+        raise _error(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("stopped")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path(
         "hopfy-report"
@@ -189,6 +207,7 @@ _LEAD = (
     "Structured Hopfield Networks, ICML 2024), beside what the paper says."
 )
 _NEXT = (
+    "hopfy explore                          # play with it in the browser",
     "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
     "hopfy data list                        # data sets, and how to get them",
     "hopfy reproduce table1 --profile paper # Table 1 on MNIST, every published cell",

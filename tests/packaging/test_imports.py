@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "hopfy"
 # written whole or not at all.
 ABOVE_THE_LIBRARY = {
     "paper": {"_files"},
+    "app": set(),
     "bench": set(),
     "cli": {"_commands"},
     "_commands": {"_warm_up"},

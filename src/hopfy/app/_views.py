@@ -1,0 +1,15 @@
+"""All views, in the order of the navigation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopfy.app._maps import MapsView
+from hopfy.app._view import View
+
+__all__ = ["views"]
+
+
+def views() -> list[View[Any]]:
+    """One of each."""
+    return [MapsView()]
