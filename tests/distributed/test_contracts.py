@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from judges import broken
 from judges.processes import Processes
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    made = Processes(3)
-    yield made
-    made.close()
-
-
-def test_bad_input_on_one_process_is_an_error_on_all(processes: Processes) -> None:
-    *others, guilty = processes.run(broken.bad_inputs)
+def test_bad_input_on_one_process_is_an_error_on_all(three: Processes) -> None:
+    *others, guilty = three.run(broken.bad_inputs)
     for what, (name, text) in guilty.items():
         assert name in ("ValueError", "TypeError", "DisagreementError"), f"{what}: {name} {text}"
         assert "expected" in text
@@ -34,23 +23,23 @@ def test_bad_input_on_one_process_is_an_error_on_all(processes: Processes) -> No
                 assert guilty[what][1][:60] in text
 
 
-def test_a_failure_inside_a_step_reaches_all(processes: Processes) -> None:
-    first, second, third = processes.run(broken.out_of_memory_in_a_step)
+def test_a_failure_inside_a_step_reaches_all(three: Processes) -> None:
+    first, second, third = three.run(broken.out_of_memory_in_a_step)
     assert second == ("MemoryError", "no memory left for the scores")
     for name, text in (first, third):
         assert name == "RemoteError"
         assert "rank 1: MemoryError: no memory left" in text
 
 
-def test_queries_that_are_not_finite_spoil_their_own_row_only(processes: Processes) -> None:
-    processes.run(broken.not_finite_queries)
+def test_queries_that_are_not_finite_spoil_their_own_row_only(three: Processes) -> None:
+    three.run(broken.not_finite_queries)
 
 
-def test_bytes_follow_the_candidates_and_not_the_memories(processes: Processes) -> None:
-    few, many = (processes.run(broken.traffic, count, 1) for count in (50, 2000))
+def test_bytes_follow_the_candidates_and_not_the_memories(three: Processes) -> None:
+    few, many = (three.run(broken.traffic, count, 1) for count in (50, 2000))
     assert few == many  # forty times more memories, the same bytes
-    ten = processes.run(broken.traffic, 2000, 10)
-    twenty = processes.run(broken.traffic, 2000, 20)
+    ten = three.run(broken.traffic, 2000, 10)
+    twenty = three.run(broken.traffic, 2000, 20)
     for (sent_10, *_), (sent_20, *_), (sent_1, useful_1, _) in zip(ten, twenty, few, strict=True):
         assert sent_1 >= useful_1 > 0
         assert sent_20 - sent_10 == 10 * 16  # an id and a score each; the state is summed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,13 +11,6 @@ from judges.processes import Processes
 
 def _slow(value: object) -> object:
     return pytest.param(value, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", params=[3, _slow(1), _slow(2), _slow(4)])
-def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
-    made = Processes(request.param)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("kind", ["empty", "single", _slow("even")])

@@ -6,20 +6,37 @@ import contextlib
 import datetime
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "hopfy.distributed", "judges.sharded"])
+_CONTEXT.set_forkserver_preload(["judges.warm"])
+
+
+def _start_server() -> None:
+    """Start the process that all others are forked from, able to import what it preloads."""
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
+    os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), OMP_NUM_THREADS="1")
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Processes:
     """``size`` processes with a gloo group; `run` calls a function on all of them."""
 
     def __init__(self, size: int, timeout: float = 300.0) -> None:
+        _start_server()
         self.size, self._timeout = size, timeout
         self._folder = tempfile.TemporaryDirectory()
         store = os.path.join(self._folder.name, "store")

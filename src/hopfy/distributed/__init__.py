@@ -12,6 +12,7 @@ from hopfy.distributed._errors import (
     RemoteError,
 )
 from hopfy.distributed._group import Traffic
+from hopfy.distributed._memory import ShardedMemory
 from hopfy.distributed._network import ShardedHopfieldNetwork
 from hopfy.distributed._simulation import Simulation, simulate
 
@@ -21,6 +22,7 @@ __all__ = [
     "LostProcessError",
     "RemoteError",
     "ShardedHopfieldNetwork",
+    "ShardedMemory",
     "Simulation",
     "Traffic",
     "simulate",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,22 +19,26 @@ __all__ = ["Engine"]
 
 _BLOCK = 1 << 24
 """Scores of softmax held at once without gradients."""
-_ROWS_PER_QUERY = 4
-"""Up to so many rows per query are fetched and mixed in the order of their ids, as in one process;
-of more, each shard sends its partial sum."""
 
 
 class Engine:
     """What all processes compute together, for one omega.
 
-    All take replicated `Cues`.
+    All take replicated `Cues`. Up to ``rows_per_query`` rows per query are fetched and mixed in the
+    order of their ids, as in one process; of more, each shard sends its partial sum.
     """
 
     def __init__(
-        self, shard: Shard, layout: Layout, group: Group, omega: Omega, gather_limit: int
+        self,
+        shard: Shard,
+        layout: Layout,
+        group: Group,
+        omega: Omega,
+        gather_limit: int,
+        rows_per_query: int = 4,
     ) -> None:
         self.shard, self.layout, self.group, self.omega = shard, layout, group, omega
-        self.gather_limit = gather_limit
+        self.gather_limit, self._rows_per_query = gather_limit, rows_per_query
 
     @property
     def merge(self) -> str:
@@ -65,7 +71,7 @@ class Engine:
             return found
         rows, own = found.row_of_entry, self.layout.is_own(found.indices)
         shared = for_shards(cues.queries, self.group)
-        mine = self.shard.memories[found.indices[own] - self.layout.first]
+        mine = self.shard.memories[self.layout.places(found.indices[own])]
         scores = (shared[rows[own]].double() * mine.double()).sum(-1)
         everyone = gathered(scores, self.group)
         starts = torch.tensor(self.layout.starts[1:-1], dtype=torch.int64)
@@ -85,17 +91,32 @@ class Engine:
 
     def fetch(self, ids: Tensor, table: Tensor) -> Tensor:
         """Rows of the sharded ``table`` by increasing global ids, on all processes."""
-        first, own = self.layout.first, self.layout.is_own(ids)
-        parts = self.group.gather(lambda: [table.detach()[ids[own] - first]])
-        return torch.cat([part[0] for part in parts])
+        (rows,) = self.fetch_all(ids, [table])
+        return rows
+
+    def fetch_all(self, ids: Tensor, tables: Sequence[Tensor]) -> list[Tensor]:
+        """The same for several tables with one exchange."""
+
+        def send() -> list[Tensor]:
+            own = self.layout.is_own(ids)
+            places = self.layout.places(ids[own])
+            found = [table.detach()[places] for table in tables]
+            return [own.nonzero().flatten(), *found] if self.layout.needs_ids else found
+
+        parts = self.group.gather(send)
+        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        if not self.layout.needs_ids:
+            return columns
+        order = columns[0].argsort()
+        return [column[order] for column in columns[1:]]
 
     def _is_wide(self, weights: SparseRows) -> bool:
-        return weights.values.numel() > _ROWS_PER_QUERY * max(1, weights.rows)
+        return weights.values.numel() > self._rows_per_query * max(1, weights.rows)
 
     def _mix_by_sums(self, weights: SparseRows, table: Tensor, dtype: torch.dtype) -> Tensor:
         own = self.layout.is_own(weights.indices)
         shares = for_shards(weights.values, self.group)[own]
-        rows = table[weights.indices[own] - self.layout.first]
+        rows = table[self.layout.places(weights.indices[own])]
         zeros = shares.new_zeros(weights.rows, table.shape[1])
         partial = zeros.index_add(0, weights.row_of_entry[own], shares.unsqueeze(1) * rows.double())
         return summed(partial, self.group).to(dtype)

@@ -18,7 +18,7 @@ from torch import Tensor
 from hopfy.distributed._group import Group
 from hopfy.distributed._shard import TIES, Layout, Shard, kth_best
 from hopfy.omega import Omega
-from hopfy.search import SparseRows
+from hopfy.search import Metric, SparseRows
 
 __all__ = ["Cues", "all_scores", "candidates", "joined"]
 
@@ -44,13 +44,23 @@ class Cues(NamedTuple):
         return product.to(self.queries.dtype if dtype is None else dtype)
 
 
-def candidates(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Group) -> SparseRows:
+def candidates(
+    cues: Cues,
+    omega: Omega,
+    shard: Shard,
+    layout: Layout,
+    group: Group,
+    metric: Metric = "inner",
+    known: Tensor | None = None,
+) -> SparseRows:
     """Scores of all memories that may have a weight, by global id, equal on all processes."""
     reach = omega.reach(1.0)
     if reach is None or reach.rank > layout.total:
-        return _supports(cues, omega, shard, layout, group)
+        return _supports(cues, omega, shard, layout, group, metric, known)
     distance = reach.distance / cues.beta
-    found = group.together(lambda: shard.near_best(cues.queries, distance, reach.rank))
+    found = group.together(
+        lambda: shard.near_best(cues.queries, distance, reach.rank, metric, known)
+    )
     if reach.rank == 1:
         best = group.maximum(lambda: kth_best(found, 1)).squeeze(1)
     else:
@@ -63,14 +73,22 @@ def candidates(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Gr
         floor = torch.where(best.isfinite(), floor, -torch.inf)
         return _message(found.kept(found.values > floor[found.row_of_entry]), layout)
 
-    return joined(group.gather(send), layout.total)
+    return joined(group.gather(send), layout.columns)
 
 
-def _supports(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Group) -> SparseRows:
+def _supports(
+    cues: Cues,
+    omega: Omega,
+    shard: Shard,
+    layout: Layout,
+    group: Group,
+    metric: Metric,
+    known: Tensor | None,
+) -> SparseRows:
     """The candidates of a map without a known reach: the supports of the shards' own problems."""
 
     def send() -> Sequence[Tensor]:
-        scores = shard.scores(cues.queries)
+        scores = shard.scores(cues.queries, metric, known)
         if not len(shard):
             return _message(shard.nothing(len(scores)), layout)
         live = scores.isfinite().all(1, keepdim=True)
@@ -79,7 +97,7 @@ def _supports(cues: Cues, omega: Omega, shard: Shard, layout: Layout, group: Gro
         inside = SparseRows.from_dense(torch.where(live, weights, 0.0))
         return _message(inside.with_values(scores[inside.row_of_entry, inside.indices]), layout)
 
-    return joined(group.gather(send), layout.total)
+    return joined(group.gather(send), layout.columns)
 
 
 def all_scores(queries: Tensor, shard: Shard, group: Group) -> Tensor:
@@ -90,15 +108,16 @@ def all_scores(queries: Tensor, shard: Shard, group: Group) -> Tensor:
 
 def _message(found: SparseRows, layout: Layout) -> list[Tensor]:
     """Candidates per query, their ids and their scores: 16 bytes each and 4 for each query."""
-    return [found.counts.to(torch.int32), found.indices + layout.first, found.values]
+    return [found.counts.to(torch.int32), layout.ids(found.indices), found.values]
 
 
-def joined(messages: Sequence[Sequence[Tensor]], total: int) -> SparseRows:
+def joined(messages: Sequence[Sequence[Tensor]], columns: int) -> SparseRows:
     """All candidates of each query, by increasing id."""
     rows = torch.cat([torch.repeat_interleave(counts.long()) for counts, *_ in messages])
     ids = torch.cat([message[1] for message in messages])
     scores = torch.cat([message[2] for message in messages])
-    order = rows.argsort(stable=True)  # ids increase from rank to rank
+    order = ids.argsort(stable=True)
+    order = order[rows[order].argsort(stable=True)]
     counts = torch.stack([counts.long() for counts, *_ in messages]).sum(0)
     offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return SparseRows(offsets, ids[order], scores[order], total)
+    return SparseRows(offsets, ids[order], scores[order], columns)

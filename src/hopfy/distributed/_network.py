@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, as_scores, as_states, check_parameter
-from hopfy.distributed._collectives import for_shards, gathered, own_rows
+from hopfy._checks import BETA, as_states, check_parameter
+from hopfy.distributed._asked import Asked, RowsById
 from hopfy.distributed._energy import energy
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._files import read_shard
 from hopfy.distributed._group import Group, Traffic, collective
+from hopfy.distributed._inputs import (
+    Gradient,
+    QueryLayout,
+    check_layout,
+    check_options,
+    checked_shard,
+    checked_values,
+    digest,
+    local,
+    needs_grad,
+    spoil,
+)
 from hopfy.distributed._merge import Cues
 from hopfy.distributed._proof import prove
 from hopfy.distributed._shard import Layout, Shard
@@ -34,10 +45,7 @@ from hopfy.search import SparseRows
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["QueryLayout", "ShardedHopfieldNetwork", "digest"]
-
-QueryLayout = Literal["replicated", "sharded"]
-Gradient = Literal["unrolled", "last", "implicit"]
+__all__ = ["ShardedHopfieldNetwork"]
 
 _COUNTED = 0.01
 """Softmax weights above this count as taking part, as in `hopfy.HopfieldNetwork`."""
@@ -101,15 +109,15 @@ class ShardedHopfieldNetwork:
         timeout: float = 300.0,
         gather_limit: int = 1 << 30,
     ) -> None:
-        memories, mesh = _local(memories, mesh)
+        memories, mesh = local(memories, mesh)
         device = memories.device if isinstance(memories, Tensor) else torch.device("cpu")
         self._group = Group(mesh, timeout, device)
 
         def check() -> tuple[tuple[Tensor, Omega, Tensor | None], Mapping[str, int]]:
-            rows = _checked_shard(memories)
+            rows = checked_shard(memories)
             made = omega_from(omega)
             check_parameter(beta, BETA)
-            given = None if values is None else _checked_values(values, rows)
+            given = None if values is None else checked_values(values, rows)
             return (rows, made, given), {
                 "number of coordinates": rows.shape[1],
                 "dtype of the memories": digest(str(rows.dtype)),
@@ -117,7 +125,7 @@ class ShardedHopfieldNetwork:
                 "beta": digest(beta),
                 "number of values": 0 if given is None else 1 + given.shape[1],
                 "tensors that require grad": digest(
-                    [rows.requires_grad, _needs_grad(beta), made.requires_grad, _needs_grad(given)]
+                    [rows.requires_grad, needs_grad(beta), made.requires_grad, needs_grad(given)]
                 ),
             }
 
@@ -150,6 +158,15 @@ class ShardedHopfieldNetwork:
         group = Group(mesh, timeout, torch.device("cpu"))
         rows = group.together(lambda: read_shard(paths, group.rank, group.size))
         return cls(rows, omega, beta, mesh, **options)
+
+    @classmethod
+    def _over(cls, engine: Engine, beta: float) -> ShardedHopfieldNetwork:
+        """A network of what an engine already holds; equal on all processes."""
+        network = cls.__new__(cls)
+        network._group, network._engine, network.layout = engine.group, engine, engine.layout
+        network.memories, network.values = engine.shard.memories, None
+        network.omega, network.beta = engine.omega, beta
+        return network
 
     # ------------------------------------------------------------------ facts
 
@@ -184,7 +201,7 @@ class ShardedHopfieldNetwork:
         with torch.set_grad_enabled(asked.differentiable):
             everyone = torch.arange(len(asked.rows))
             step = self._rules(asked, 1, None, False).advance(asked.rows, everyone)
-            return asked.own(_spoil(step.states, asked.rows))
+            return asked.own(spoil(step.states, asked.rows))
 
     @collective
     def weights(self, queries: Tensor, *, layout: QueryLayout = "replicated") -> Tensor:
@@ -198,7 +215,7 @@ class ShardedHopfieldNetwork:
                 dense = self._engine.dense_softmax(asked.cues)
             else:
                 dense = self._engine.weights(asked.cues).dense().to(self.memories.dtype)
-            return asked.own(_spoil(dense, asked.rows))
+            return asked.own(spoil(dense, asked.rows))
 
     @collective
     def support(self, queries: Tensor, *, layout: QueryLayout = "replicated") -> SparseRows:
@@ -239,7 +256,7 @@ class ShardedHopfieldNetwork:
         certificate holds against the memories of all processes.
         """
         options = (max_steps, tol, trace, gradient)
-        asked = self._asked(queries, layout, f"retrieve{options}", _check_options(*options))
+        asked = self._asked(queries, layout, f"retrieve{options}", check_options(*options))
         unrolled = asked.differentiable and gradient == "unrolled"
         with torch.set_grad_enabled(unrolled):
             outcome = iterate(asked.rows, self._rules(asked, max_steps, tol, trace))
@@ -259,16 +276,13 @@ class ShardedHopfieldNetwork:
 
     def _asked(
         self, queries: Tensor, layout: QueryLayout, call: str, error: Exception | None = None
-    ) -> _Asked:
+    ) -> Asked:
         """Checked queries of all processes as rows (M, D), and beta (M,)."""
 
         def check() -> tuple[Tensor, Mapping[str, int]]:
             if error is not None:
                 raise error
-            if layout not in get_args(QueryLayout):
-                raise ValueError(
-                    f"expected layout to be one of {get_args(QueryLayout)}, got {layout!r}."
-                )
+            check_layout(layout)
             checked = as_states(queries, self.memories)
             same: dict[str, int] = {
                 "method and options": digest(call + layout),
@@ -281,12 +295,12 @@ class ShardedHopfieldNetwork:
             return checked, same
 
         checked = self._group.agree(check)
-        return _Asked(self, checked, layout)
+        return Asked(self, checked, layout)
 
-    def _rules(self, asked: _Asked, max_steps: int, tol: float | None, trace: bool) -> Rules:
+    def _rules(self, asked: Asked, max_steps: int, tol: float | None, trace: bool) -> Rules:
         tol = torch.finfo(asked.rows.dtype).eps ** 0.75 if tol is None else tol
         norm = self._largest_norm()
-        rows_by_id = cast(Tensor, _RowsById(self._engine))
+        rows_by_id = cast(Tensor, RowsById(self._engine))
 
         def advance(states: Tensor, active: Tensor) -> Step:
             if not self.omega.varies_by_row:
@@ -318,7 +332,7 @@ class ShardedHopfieldNetwork:
 
         return float(self._group.maximum(own))
 
-    def _readout(self, outcome: Outcome, asked: _Asked) -> Tensor | None:
+    def _readout(self, outcome: Outcome, asked: Asked) -> Tensor | None:
         if self.values is None:
             return None
         if isinstance(outcome.weights, SparseRows):
@@ -327,7 +341,7 @@ class ShardedHopfieldNetwork:
         return self._engine.softmax_mix(asked.at(outcome.previous), self.values)
 
     def _reattached(
-        self, outcome: Outcome, readout: Tensor | None, asked: _Asked, gradient: Gradient
+        self, outcome: Outcome, readout: Tensor | None, asked: Asked, gradient: Gradient
     ) -> tuple[Tensor, Tensor | None]:
         """The same states with a graph that is one step deep."""
 
@@ -351,181 +365,3 @@ class ShardedHopfieldNetwork:
                 else self._engine.mix(self._engine.weights(cues), self.values, self.values.dtype)
             )
             return state, readout.detach() + (again - again.detach())
-
-
-class _RowsById:
-    """Sharded memories that are fetched when they are indexed by global ids."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __getitem__(self, ids: Tensor) -> Tensor:
-        wanted, place = torch.unique(ids, return_inverse=True)
-        return self._engine.fetch(wanted, self._engine.shard.memories)[place]
-
-
-class _Asked:
-    """The queries of all processes as rows, and the way back to the caller's own."""
-
-    def __init__(self, network: ShardedHopfieldNetwork, queries: Tensor, layout: QueryLayout):
-        self._network, group = network, network._group
-        self.shape = queries.shape
-        flat = queries.reshape(-1, queries.shape[-1])
-        shared = network.beta
-        if layout == "sharded" and isinstance(shared, Tensor):
-            shared = for_shards(shared, group)  # each process uses it for its own queries
-        beta = group.together(lambda: _beta_rows(shared, queries))
-        self.first, self.stop = 0, len(flat)
-        if layout == "sharded":
-            counts = [int(each[0]) for each in group.gather(lambda: [torch.tensor([len(flat)])])]
-            self.first = sum(counts[: group.rank])
-            self.stop = self.first + len(flat)
-            flat, beta = gathered(flat, group), gathered(beta, group)
-        self.rows, self.beta = flat, beta
-        self._sharded = layout == "sharded"
-        self.differentiable = torch.is_grad_enabled() and (
-            any(_needs_grad(each) for each in (flat, network.memories, beta, network.values))
-            or network.omega.requires_grad
-        )
-
-    @property
-    def cues(self) -> Cues:
-        """All queries and their beta."""
-        return self.at(self.rows)
-
-    def at(self, states: Tensor, active: Tensor | None = None) -> Cues:
-        """States of the active queries in place of the queries."""
-        return Cues(states, self.beta if active is None else self.beta[active])
-
-    def own(self, rows: Tensor) -> Tensor:
-        """This process's rows of a replicated answer (M, E), in the shape of its queries."""
-        mine = (
-            own_rows(rows, self.first, self.stop, self._network._group) if self._sharded else rows
-        )
-        return mine.reshape(*self.shape[:-1], rows.shape[-1])
-
-    def result(self, outcome: Outcome, state: Tensor, readout: Tensor | None) -> Retrieval:
-        rows, part = self.shape[:-1], slice(self.first, self.stop)
-        weights = outcome.weights
-        support = None
-        if isinstance(weights, SparseRows):
-            support = weights.take(torch.arange(self.first, self.stop))
-        energies = None
-        if outcome.energies:
-            energies = torch.stack(outcome.energies)[:, part].reshape(-1, *rows)
-        return Retrieval(
-            state=self.own(state),
-            steps=outcome.steps[part].reshape(rows),
-            converged=outcome.converged[part].reshape(rows),
-            certified=outcome.certified[part].reshape(rows),
-            pattern=outcome.pattern[part].reshape(rows),
-            size=outcome.size[part].reshape(rows),
-            support=support,
-            readout=None if readout is None else self.own(readout),
-            energies=energies,
-            _exact=outcome.exact[part],
-        )
-
-
-# ------------------------------------------------------------------ checks
-
-
-def _local(memories: Any, mesh: DeviceMesh | None) -> tuple[Any, DeviceMesh | None]:
-    """The local part of a `DTensor` and its mesh; anything else as it is."""
-    if not isinstance(memories, Tensor) or type(memories).__name__ != "DTensor":
-        return memories, mesh
-    from torch.distributed.tensor import DTensor, Shard
-
-    assert isinstance(memories, DTensor)
-    if tuple(memories.placements) != (Shard(0),):
-        raise ValueError(
-            f"expected a DTensor with placements (Shard(0),), got {memories.placements}; "
-            "redistribute it."
-        )
-    if mesh is not None and mesh != memories.device_mesh:
-        raise ValueError("expected the mesh of the DTensor, or none, got another one.")
-    return memories.to_local(), memories.device_mesh
-
-
-def _checked_shard(memories: object) -> Tensor:
-    rows = as_scores(memories, "memories")
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(
-            "expected the memories of this process of shape (n, D), n >= 0, one pattern per row, got "
-            f"shape {tuple(rows.shape)}; a process without memories passes torch.empty(0, D)."
-        )
-    if not bool(rows.detach().isfinite().all()):
-        raise ValueError(
-            "expected finite memories, got NaN or infinity in them; remove those patterns."
-        )
-    return rows
-
-
-def _checked_values(values: object, memories: Tensor) -> Tensor:
-    rows = as_scores(values, "values")
-    if rows.ndim != 2 or len(rows) != len(memories) or rows.dtype != memories.dtype:
-        raise ValueError(
-            f"expected values of shape ({len(memories)}, E) and {memories.dtype}, one row for each "
-            f"memory of this process, got {rows.dtype} of shape {tuple(rows.shape)}."
-        )
-    return rows
-
-
-def _check_options(
-    max_steps: object, tol: Any, trace: object, gradient: object
-) -> Exception | None:
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        return ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
-    if tol is not None and not tol >= 0:
-        return ValueError(f"expected tol >= 0 or None, got {tol!r}.")
-    if gradient not in get_args(Gradient):
-        return ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
-    return None
-
-
-def _beta_rows(beta: float | Tensor, queries: Tensor) -> Tensor:
-    """Beta beside each query, (M,), in float64."""
-    batch = queries.shape[:-1]
-    if not isinstance(beta, Tensor):
-        return torch.full((batch.numel(),), float(beta), dtype=torch.float64)
-    try:
-        return beta.double().expand(batch).reshape(-1)
-    except RuntimeError:
-        raise ValueError(
-            f"expected beta to broadcast over the queries {tuple(batch)}, got shape "
-            f"{tuple(beta.shape)}."
-        ) from None
-
-
-def _needs_grad(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _spoil(states: Tensor, queries: Tensor) -> Tensor:
-    """NaN where the query was not finite, as in any product."""
-    finite = queries.detach().isfinite().all(-1, keepdim=True)
-    return states if bool(finite.all()) else torch.where(finite, states, torch.nan)
-
-
-def digest(value: Any) -> int:
-    """A number that tells different inputs apart (64 bits of BLAKE2)."""
-    return int.from_bytes(_hash(value).digest(), "little", signed=True)
-
-
-def _hash(value: Any) -> hashlib.blake2b:
-    state = hashlib.blake2b(digest_size=8)
-    if isinstance(value, Tensor):
-        state.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        state.update(raw.numpy().data)
-    elif isinstance(value, Omega):
-        state.update(f"{type(value).__module__}.{type(value).__qualname__}".encode())
-        for name, tensor in sorted(value.tensors().items()):
-            state.update(name.encode() + _hash(tensor).digest())
-        state.update(value.name.encode())
-    elif isinstance(value, list):
-        for each in value:
-            state.update(_hash(each).digest())
-    else:
-        state.update(repr(value).encode())
-    return state

@@ -76,7 +76,7 @@ def _proven_here(
     Where an entry with a weight has one in every part that contains it, a set that is the answer
     among itself and each shard is the answer among all memories.
     """
-    own = ids[engine.layout.is_own(ids)] - engine.layout.first
+    own = engine.layout.places(ids[engine.layout.is_own(ids)])
     others = torch.ones(len(engine.shard), dtype=torch.bool)
     others[own] = False
     some = torch.cat([table, engine.shard.memories.detach()[others]])
@@ -103,7 +103,7 @@ def _strongest_outsider(engine: Engine, anchors: Tensor, members: Tensor) -> Ten
     if not count:
         return torch.full((len(members),), -torch.inf, dtype=torch.float64)
     top = engine.shard.index.top(anchors, min(count, size + 1))
-    ids = top.indices + engine.layout.first
+    ids = engine.layout.ids(top.indices)
     inside = (ids.unsqueeze(2) == members.unsqueeze(1)).any(2)
     return torch.where(inside, -torch.inf, top.scores).amax(1)
 
@@ -119,7 +119,7 @@ def _settled(
     size = torch.arange(members.shape[1]).unsqueeze(0)
     for row in range(len(members)):
         rivals = found.row(row)[0]
-        rivals = rivals[~torch.isin(rivals + engine.layout.first, members[row])]
+        rivals = rivals[~torch.isin(engine.layout.ids(rivals), members[row])]
         if rivals.numel() > _MANY_RIVALS:
             settled[row] = False
         elif rivals.numel():

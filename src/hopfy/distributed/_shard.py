@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hopfy.search import ExactIndex, SparseRows
+from hopfy.search import ExactIndex, Metric, SparseRows
 
-__all__ = ["TIES", "Layout", "Shard", "kth_best"]
+__all__ = ["TIES", "Layout", "Numbered", "Shard", "kth_best"]
 
 TIES = 1e-12
 """A reach is widened by this share of the best score, so that ties survive rounding."""
@@ -35,17 +35,69 @@ class Layout:
     def stop(self) -> int:
         return self.starts[self.rank + 1]
 
+    @property
+    def columns(self) -> int:
+        """One more than the largest id."""
+        return self.total
+
     def is_own(self, ids: Tensor) -> Tensor:
         """Which ids belong to this process."""
         return (ids >= self.first) & (ids < self.stop)
 
+    def places(self, own: Tensor) -> Tensor:
+        """The rows of this process's memories with these ids."""
+        return own - self.first
+
+    def ids(self, places: Tensor) -> Tensor:
+        """The ids of this process's memories in these rows."""
+        return places + self.first
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether only the owner knows which ids are its own."""
+        return False
+
+
+class Numbered(Layout):
+    """Memories that carry numbers, increasing on each process and different on all.
+
+    Which process has which number is known to that process alone.
+    """
+
+    def __init__(self, counts: list[int], rank: int, numbers: Tensor, columns: int) -> None:
+        super().__init__(counts, rank)
+        self._numbers, self._columns = numbers, columns
+
+    @property
+    def columns(self) -> int:
+        return self._columns
+
+    def is_own(self, ids: Tensor) -> Tensor:
+        if not len(self._numbers):
+            return torch.zeros_like(ids, dtype=torch.bool)
+        return self._numbers[self.places(ids)] == ids
+
+    def places(self, own: Tensor) -> Tensor:
+        last = max(0, len(self._numbers) - 1)
+        return torch.searchsorted(self._numbers, own).clamp_max(last)
+
+    def ids(self, places: Tensor) -> Tensor:
+        return self._numbers[places]
+
+    @property
+    def needs_ids(self) -> bool:
+        return True
+
 
 class Shard:
-    """Memories (n, D) of one process; n may be 0. Scores are float64, by the index's one rule."""
+    """Memories (n, D) of one process; n may be 0. Scores are float64, by the index's one rule.
 
-    def __init__(self, memories: Tensor) -> None:
+    ``index``, if given, is one of these memories, which do not change.
+    """
+
+    def __init__(self, memories: Tensor, index: ExactIndex | None = None) -> None:
         self.memories = memories
-        self._index: tuple[int, ExactIndex] | None = None
+        self._index = None if index is None else (self._version, index)
 
     def __len__(self) -> int:
         return self.memories.shape[0]
@@ -53,31 +105,47 @@ class Shard:
     @property
     def index(self) -> ExactIndex:
         """An index of the memories as they are now."""
-        version = 0 if self.memories.is_inference() else self.memories._version
-        if self._index is None or self._index[0] != version:
-            self._index = (version, ExactIndex(self.memories.detach()))
+        if self._index is None or self._index[0] != self._version:
+            self._index = (self._version, ExactIndex(self.memories.detach()))
         return self._index[1]
 
-    def near_best(self, queries: Tensor, reach: Tensor, rank: int) -> SparseRows:
+    @property
+    def _version(self) -> int:
+        return 0 if self.memories.is_inference() else self.memories._version
+
+    def near_best(
+        self,
+        queries: Tensor,
+        reach: Tensor,
+        rank: int,
+        metric: Metric = "inner",
+        known: Tensor | None = None,
+    ) -> SparseRows:
         """Scores above the ``rank``-th best one of this shard minus ``reach`` (M,).
 
-        All memories if there are no more than ``rank``.
+        All memories if there are no more than ``rank``. ``known`` (M, D) or (1, D): see
+        `ExactIndex.near_best`.
         """
         if not len(self) or not len(queries):
             return self.nothing(len(queries))
         size = max(1, _SCRATCH // (16 * len(self)))
-        parts = [
-            self.index.near_best(some, far, min(rank, len(self)))
-            for some, far in zip(torch.split(queries, size), torch.split(reach, size), strict=True)
-        ]
+        parts = []
+        for some in torch.split(torch.arange(len(queries)), size):
+            own = known if known is None or len(known) == 1 else known[some]
+            least = min(rank, len(self))
+            parts.append(
+                self.index.near_best(queries[some], reach[some], least, metric=metric, known=own)
+            )
         return SparseRows.stack(parts)
 
-    def scores(self, queries: Tensor) -> Tensor:
+    def scores(
+        self, queries: Tensor, metric: Metric = "inner", known: Tensor | None = None
+    ) -> Tensor:
         """All scores (M, n), float64; NaN where a query is not finite."""
         if not len(self) or not len(queries):
             return torch.zeros(len(queries), len(self), dtype=torch.float64)
         anywhere = torch.full((len(queries),), torch.inf, dtype=torch.float64)
-        found = self.index.near_best(queries, anywhere, 1).dense()
+        found = self.near_best(queries, anywhere, 1, metric, known).dense()
         return torch.where(queries.isfinite().all(-1, keepdim=True), found, torch.nan)
 
     def nothing(self, rows: int) -> SparseRows:

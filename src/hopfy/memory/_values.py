@@ -38,6 +38,12 @@ class Codec:
         for entry in entries:
             self._code(entry)
 
+    def planned(self, entries: list[str]) -> list[int]:
+        """The codes that different entries have, or would get from `learn`."""
+        new = (entry for entry in entries if entry not in self._codes)
+        later = {entry: len(self.entries) + place for place, entry in enumerate(new)}
+        return [self._codes.get(entry, later.get(entry, -1)) for entry in entries]
+
     def encoded(self, values: list[Any]) -> Tensor:
         """Codes (M,) int64 of values; new ones join the vocabulary."""
         texts = [self._text(value) for value in values]

@@ -1,0 +1,54 @@
+"""A sharded memory tells the same as one memory, on real gloo process groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from judges import sharded_memory as laws
+from judges.processes import Processes
+
+
+def _slow(value: object) -> object:
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+QUICK = {("sparsemax, auto", "uneven"), ("1.5-entmax, warm", "one shard")}
+LIVES = [(name, kind) for name in laws.SETTINGS for kind in ("uneven", "one shard")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(*life, marks=[] if life in QUICK else [pytest.mark.slow]) for life in LIVES],
+)
+def test_it_tells_the_same_as_one_memory(processes: Processes, name: str, kind: str) -> None:
+    processes.run(laws.tells_the_same_as_one_memory, name, kind, torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", laws.SETTINGS)
+def test_it_does_in_single_precision(processes: Processes, name: str) -> None:
+    processes.run(laws.tells_the_same_as_one_memory, name, "uneven", torch.float32)
+
+
+def test_patterns_go_to_the_emptiest_shard(processes: Processes) -> None:
+    processes.run(laws.is_shared_out_evenly)
+
+
+def test_values_of_every_kind(processes: Processes) -> None:
+    processes.run(laws.keeps_values_of_every_kind)
+
+
+def test_sharded_cues_get_their_own_answers(processes: Processes) -> None:
+    processes.run(laws.answers_sharded_cues)
+
+
+def test_files_are_read_by_another_number_of_processes(
+    processes: Processes, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "memory")
+    processes.run(laws.saved, folder)
+    processes.run(laws.loaded, folder)
+    laws.loaded(0, 1, folder)  # one process
