@@ -76,12 +76,12 @@ class Pair:
 
 
 def same_recall(ours: hopfy.memory.Recall, judge: hopfy.memory.Recall) -> None:
-    assert ours.kinds == judge.kinds
-    for name in ("ids", "certified", "sizes", "steps"):
+    assert ours.kind == judge.kind
+    for name in ("ids", "certified", "size", "steps"):
         a, b = (torch.as_tensor(getattr(each, name)) for each in (ours, judge))
         assert torch.equal(a, b), f"{name}: {a.tolist()} instead of {b.tolist()}"
     np.testing.assert_allclose(ours.patterns, judge.patterns, rtol=1e-5, atol=1e-6)
-    exact = torch.as_tensor(judge.sizes) == 1
+    exact = torch.as_tensor(judge.size) == 1
     assert torch.equal(
         torch.as_tensor(ours.patterns)[exact], torch.as_tensor(judge.patterns)[exact]
     )

@@ -32,7 +32,7 @@ from hopfy.memory.parts import (
     Piece,
     Settings,
     as_ids,
-    as_known,
+    as_mask,
     as_queries,
     check_cues,
     in_kind_of,
@@ -250,7 +250,7 @@ class ShardedMemory:
     def recall(
         self,
         queries: ArrayLike,
-        known: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
         *,
         max_steps: int = 50,
         layout: QueryLayout = "replicated",
@@ -262,21 +262,21 @@ class ShardedMemory:
         """
         stored = self._filled()
         question = queries.data if isinstance(queries, np.ma.MaskedArray) else queries
-        cues, mask = self._cues(queries, known, layout, stored, max_steps)
-        flat, flat_mask, own = self._everyone(cues, mask, layout)
+        cues, known = self._cues(queries, mask, layout, stored, max_steps)
+        flat, flat_known, own = self._everyone(cues, known, layout)
         if not self._merges:
             memory = self._gathered(stored)
             return memory.recall(
                 in_kind_of(cues, question),
-                None if mask is None else in_kind_of(mask, question),
+                None if known is None else in_kind_of(known, question),
                 max_steps=max_steps,
             )
         beta, engine = self._beta(stored), self._engine(stored)
         norm = self._largest_norm(stored)
-        self._group.together(lambda: check_cues(flat, flat_mask, norm * beta))
+        self._group.together(lambda: check_cues(flat, flat_known, norm * beta))
         with torch.no_grad():
             recaller = Recaller(engine, stored.held.radius, beta, norm, max_steps)
-            pieces = list(recaller.pieces(flat, flat_mask))
+            pieces = list(recaller.pieces(flat, flat_known))
             small, contents = self._contents_of(pieces, engine, stored)
         collector = Collector(_readout(contents, max_steps), flat[own], self._codec)
         for piece in small:
@@ -486,7 +486,7 @@ class ShardedMemory:
                 asked = asked.data
             held = stored.held
             cues = as_queries(asked, held.patterns.shape[1], held.rows.dtype).cpu()
-            mask = as_known(seen, cues)
+            mask = as_mask(seen, cues)
             same = {"layout": digest(layout), "options": digest([option, mask is None])}
             if layout == "replicated":
                 shape = tuple(cues.shape)

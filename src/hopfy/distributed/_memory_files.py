@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hopfy._files.atomic import replacing
-from hopfy._files.tensors import Kind, StoredFile, Streamed, write
+from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.distributed._files import share
 from hopfy.distributed._group import Group
 from hopfy.distributed._held import Held
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_shards", "save_shards"]
 
-_SHARD = Kind("hopfy.ShardedMemory.shard", version=1, word="memory shard")
+_SHARD = FileFormat("hopfy.ShardedMemory.shard", version=1, word="memory shard")
 _FORMAT, _VERSION = "hopfy.ShardedMemory", 1
 _MANIFEST = "manifest.json"
 

@@ -134,7 +134,7 @@ class Shard:
             own = known if known is None or len(known) == 1 else known[some]
             least = min(rank, len(self))
             parts.append(
-                self.index.near_best(queries[some], reach[some], least, metric=metric, known=own)
+                self.index.near_best(queries[some], reach[some], least, metric=metric, mask=own)
             )
         return SparseRows.stack(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,
-    as_known,
+    as_mask,
     as_patterns,
     as_queries,
     as_values,
@@ -37,7 +37,7 @@ __all__ = [
     "Piece",
     "Settings",
     "as_ids",
-    "as_known",
+    "as_mask",
     "as_patterns",
     "as_queries",
     "as_values",

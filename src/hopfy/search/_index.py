@@ -400,21 +400,21 @@ class ExactIndex:
         rank: int = 1,
         *,
         metric: Metric = "inner",
-        known: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> SparseRows:
         """All memories whose score is above the ``rank``-th best one minus ``reach``.
 
         What trails by exactly ``reach`` is there too, and what is within rounding of it: the reach
-        is widened by 1e-12 of the best score. The values are scores in float64. ``known`` (M, D) or
+        is widened by 1e-12 of the best score. The values are scores in float64. ``mask`` (M, D) or
         (1, D) marks the coordinates that a query contains, as in `parts`.
         """
         state = self._state
         flat = self._checked(state, queries, metric)
         distance = torch.as_tensor(reach, dtype=torch.float64, device="cpu").expand(flat.shape[0])
-        if known is None:
+        if mask is None:
             problem = self._problem(state, flat.double(), metric, rank, distance)
         else:
-            problem = state.partial(flat.double(), known, rank, distance)
+            problem = state.partial(flat.double(), mask, rank, distance)
         return _numbered(state, self._found(state, problem, flat))
 
     def _found(self, state: State, problem: Problem, queries: Tensor) -> SparseRows:
