@@ -49,6 +49,8 @@ def _maps() -> dict[str, Callable[[Tensor], Tensor]]:
     for alpha in (2.0, 5.0):
         maps[f"{alpha:g}-normmax"] = partial(F.normmax, alpha=alpha)
     maps["k-subsets"] = partial(F.ksubsets, k=2)
+    maps["entropic k-subsets"] = partial(F.entropic_ksubsets, k=2)
+    maps["capped sparsemax"] = partial(F.capped_sparsemax, upper=0.5)
     maps["at most k"] = partial(F.sparsemap, structure=structures.AtMostK(2))
     maps["fusedmax"] = partial(F.fusedmax, strength=0.5)
     for transition in (0.3, -0.3):

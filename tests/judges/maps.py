@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -67,6 +68,51 @@ def ksubsets(scores: list[float], k: float) -> list[mpmath.mpf]:
                 share = (top - k) / (top - bottom) if top > bottom else mpmath.mpf(0)
                 return weights(low + share * (high - low))
         return weights(breaks[0]) if k >= sum(weights(breaks[0])) else weights(breaks[-1])
+
+
+def entropic_ksubsets(scores: list[float], k: float) -> list[mpmath.mpf]:
+    """Sigmoids of ``score - tau`` that sum to k, by bisection on tau in 40 digits and more."""
+    spread = max(scores) - min(scores)
+    with mpmath.workdps(40 + len(str(int(spread)))):
+        theta = [mpmath.mpf(s) for s in scores]
+        if k in (0, len(theta)):
+            return [mpmath.mpf(k != 0)] * len(theta)
+
+        def weights(tau: mpmath.mpf) -> list[mpmath.mpf]:
+            return [1 / (1 + mpmath.exp(tau - t)) for t in theta]
+
+        def excess(tau: mpmath.mpf) -> mpmath.mpf:
+            """sum - k without the cancellation of entries that are nearly 1."""
+            ranked = sorted(theta, reverse=True)
+            whole = int(k)
+            missing = sum(1 / (1 + mpmath.exp(t - tau)) for t in ranked[:whole])
+            return (
+                sum(1 / (1 + mpmath.exp(tau - t)) for t in ranked[whole:]) - missing - (k - whole)
+            )
+
+        low, high = min(theta) - 100, max(theta) + 100
+        for _ in range(150 + int(4 * len(str(int(spread))))):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        return weights(low)
+
+
+def capped(scores: list[float], upper: list[float]) -> list[Fraction]:
+    """The projection onto the simplex below upper bounds in rational arithmetic, piece by piece."""
+    theta, caps = [Fraction(s) for s in scores], [min(Fraction(u), 1) for u in upper]
+
+    def weights(tau: Fraction) -> list[Fraction]:
+        return [min(max(t - tau, Fraction(0)), u) for t, u in zip(theta, caps, strict=True)]
+
+    breaks = sorted(set(theta) | {t - u for t, u in zip(theta, caps, strict=True)})
+    if sum(weights(breaks[0])) <= 1:
+        return weights(breaks[0])
+    for low, high in itertools.pairwise(breaks):
+        top, bottom = sum(weights(low)), sum(weights(high))
+        if bottom <= 1 <= top:
+            share = (top - 1) / (top - bottom) if top > bottom else Fraction(0)
+            return weights(low + share * (high - low))
+    raise AssertionError("no piece holds the root")
 
 
 def extended_threshold(distances: np.ndarray, gamma: float) -> np.longdouble:

@@ -10,7 +10,9 @@ import torch
 
 import hopfy
 from hopfy import functional as F
+from hopfy._kernels import capped as capped_kernel
 from hopfy._kernels import entmax as entmax_kernel
+from hopfy._kernels import entropic_ksubsets as entropic_kernel
 from hopfy._kernels import ksubsets as ksubsets_kernel
 from hopfy._kernels import normmax as normmax_kernel
 from judges import maps as judges
@@ -66,6 +68,31 @@ def test_ksubsets(share: float, dtype: torch.dtype) -> None:
                 assert error(F.ksubsets(row, k), truth) <= TOLERANCE[dtype], (size, k, row)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.97])
+def test_entropic_ksubsets(share: float, dtype: torch.dtype) -> None:
+    for size in (1, 2, 9):
+        for k in {round(share * size), min(share * size, size)}:
+            for row in rows_to_judge(dtype, size):
+                truth = judges.entropic_ksubsets(row.tolist(), k)
+                found = F.entropic_ksubsets(row, k)
+                assert error(found, truth) <= TOLERANCE[dtype], (size, k, row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("room", [1.0, 1.01, 1.5, 4.0, 100.0])
+def test_capped_sparsemax(room: float, dtype: torch.dtype) -> None:
+    """Upper bounds, for each entry or shared, that add up to ``room``."""
+    for size in (1, 2, 7, 33, 150):
+        for row in rows_to_judge(dtype, size):
+            bounds = torch.rand(size, dtype=torch.float64) * (torch.rand(size) > 0.3) + 1e-3
+            for upper in (bounds * room / bounds.sum(), torch.full((size,), room / size).double()):
+                upper = (upper * (1 + 1e-6)).to(dtype)
+                truth = judges.capped(row.tolist(), upper.tolist())
+                found = F.capped_sparsemax(row, upper)
+                assert error(found, truth) <= TOLERANCE[dtype], (size, row, upper)
+
+
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision here")
 @pytest.mark.parametrize("size", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.25, 1.5, 2.0])
@@ -102,6 +129,13 @@ def test_limits_are_reached_continuously() -> None:
     torch.testing.assert_close(F.normmax(scores, 1e9), F.normmax(scores, math.inf), **close)
     torch.testing.assert_close(F.entmax(scores, 2.0), F.sparsemax(scores), rtol=0, atol=0)
     torch.testing.assert_close(F.ksubsets(scores, 1), F.sparsemax(scores), rtol=0, atol=1e-15)
+    for upper in (1.0, math.inf):
+        capped = F.capped_sparsemax(scores, upper)
+        torch.testing.assert_close(capped, F.sparsemax(scores), rtol=0, atol=1e-15)
+    scaled = F.ksubsets(scores / 0.4, 2.5) * 0.4
+    torch.testing.assert_close(F.capped_sparsemax(scores, 0.4), scaled, rtol=0, atol=1e-15)
+    cold = F.entropic_ksubsets(scores * 1e9, 3)
+    torch.testing.assert_close(cold, F.ksubsets(scores * 1e9, 3), **close)
 
 
 def test_a_parameter_for_each_row() -> None:
@@ -131,7 +165,13 @@ def test_a_parameter_for_each_row() -> None:
         torch.testing.assert_close(weights, F.entmax(row, a), rtol=0, atol=1e-7)
 
 
-KERNELS = {"entmax": entmax_kernel, "normmax": normmax_kernel, "ksubsets": ksubsets_kernel}
+KERNELS = {
+    "entmax": entmax_kernel,
+    "normmax": normmax_kernel,
+    "ksubsets": ksubsets_kernel,
+    "entropic_ksubsets": entropic_kernel,
+    "capped": capped_kernel,
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -142,6 +182,8 @@ def test_compiled_equals_reference(name: str, dtype: torch.dtype) -> None:
         "entmax": ENTMAX_ALPHAS,
         "normmax": NORMMAX_ALPHAS,
         "ksubsets": [0, 1, 2, 2.5, 8, 30.5],
+        "entropic_ksubsets": [0, 1, 2, 2.5, 8, 30.5],
+        "capped": [0.03, 0.1, 0.34, 1.0, 2.0],
     }[name]
     for size in (60, 200, 513):
         for scale in (1e-3, 1.0, 10.0):

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import hopfy
 from hopfy import functional as F
 from judges.registry import MAPS, Map, every_map, every_smooth_map
 
@@ -72,6 +73,8 @@ def test_parameters_of_every_shape_receive_gradients(shape: tuple[int, ...]) -> 
     assert torch.autograd.gradcheck(F.entmax, (scores, alpha), check_forward_ad=True)
     assert torch.autograd.gradcheck(F.normmax, (scores, alpha))
     assert torch.autograd.gradcheck(F.ksubsets, (scores, k))
+    assert torch.autograd.gradcheck(F.entropic_ksubsets, (scores, k), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(F.entropic_ksubsets, (scores, k))
 
 
 @every_smooth_map
@@ -133,3 +136,35 @@ def test_flat_maps_have_zero_gradient() -> None:
             map(scores).backward(torch.randn(4, 9))
             assert (scores.grad == 0).all()
             assert math.isinf(map.omega.alpha)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 5), (3, 1), (2, 1, 1)])
+def test_upper_bounds_of_every_shape_receive_gradients(shape: tuple[int, ...]) -> None:
+    scores = torch.stack([well_separated(3, 5, 0.11), well_separated(3, 5, 0.11)]).requires_grad_()
+    upper = (0.31 + 0.1 * torch.rand(shape, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(F.capped_sparsemax, (scores, upper), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(F.capped_sparsemax, (scores, upper))
+    across = lambda s, u: F.capped_sparsemax(s, u.movedim(-1, 0) if u.ndim > 2 else u, dim=0)  # noqa: E731
+    if len(shape) in (0, 3):
+        assert torch.autograd.gradcheck(across, (scores.movedim(-1, 0), upper))
+
+
+def test_conjugates_and_losses_know_their_domain() -> None:
+    """The size of the domain (k, the upper bounds) receives the exact gradient, too."""
+    scores = well_separated(3, 6, 0.21)
+    k = torch.tensor([1.4, 2.0, 3.1], dtype=torch.float64, requires_grad=True)
+    upper = (0.2 + 0.2 * torch.rand(3, 6, dtype=torch.float64)).requires_grad_()
+    entropic, capped = hopfy.omega.EntropicKSubsets, hopfy.omega.Capped
+    assert torch.autograd.gradcheck(lambda k: entropic(k).conjugate(scores), (k,))
+    assert torch.autograd.gradcheck(lambda u: capped(u).conjugate(scores), (upper,))
+    target = torch.full((3, 6), 1 / 6, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda u: capped(u).loss(scores, target), (upper,))
+
+
+def test_closed_form_jacobian_of_entropic_ksubsets() -> None:
+    scores = well_separated(1, 9, 0.2)[0]
+    y = F.entropic_ksubsets(scores, 3)
+    g = y * (1 - y)
+    closed = torch.diag(g) - torch.outer(g, g) / g.sum()
+    jacobian = torch.autograd.functional.jacobian(lambda s: F.entropic_ksubsets(s, 3), scores)
+    torch.testing.assert_close(jacobian, closed, rtol=0, atol=1e-12)

@@ -8,9 +8,16 @@ import torch
 from hopfy import functional as F
 from judges.registry import MAPS, Map, every_map
 
-KINDS = [
-    m for m in MAPS if m.name in ("softmax", "sparsemax", "1.5-entmax", "5.0-normmax", "2-subsets")
-]
+NAMES = (
+    "softmax",
+    "sparsemax",
+    "1.5-entmax",
+    "5.0-normmax",
+    "2-subsets",
+    "entropic-2-subsets",
+    "0.4-capped",
+)
+KINDS = [m for m in MAPS if m.name in NAMES]
 a_few = pytest.mark.parametrize("map", KINDS, ids=lambda m: m.name)
 
 
@@ -81,6 +88,16 @@ def test_vmap_over_the_parameter() -> None:
     torch.testing.assert_close(torch.vmap(F.entmax)(scores, alpha), each)
     shared = torch.stack([F.entmax(scores, a.item()) for a in alpha])
     torch.testing.assert_close(torch.vmap(F.entmax, in_dims=(None, 0))(scores, alpha), shared)
+
+
+def test_vmap_over_upper_bounds() -> None:
+    scores, upper = torch.randn(4, 7), torch.rand(4, 7) * 0.3 + 0.2
+    pairs = zip(scores, upper, strict=True)
+    each = torch.stack([F.capped_sparsemax(s, u) for s, u in pairs])
+    torch.testing.assert_close(torch.vmap(F.capped_sparsemax)(scores, upper), each)
+    shared = torch.stack([F.capped_sparsemax(scores, u) for u in upper])
+    mapped = torch.vmap(F.capped_sparsemax, in_dims=(None, 0))(scores, upper)
+    torch.testing.assert_close(mapped, shared)
 
 
 @every_map

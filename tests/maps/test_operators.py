@@ -17,6 +17,8 @@ PARAMETERS = {
     "entmax": [1.0, 1.5, 2.0, 3.0, math.inf],
     "normmax": [2.0, 5.0],
     "ksubsets": [2.0],
+    "entropic_ksubsets": [2.0],
+    "capped_sparsemax": [0.4],
     "at_most_k": [2.0],
     "total_variation": [0.5],
 }
@@ -56,6 +58,8 @@ MAPS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sparsemax": lambda s, dim: F.sparsemax(s, dim=dim),
     "normmax": lambda s, dim: F.normmax(s, 5.0, dim=dim),
     "ksubsets": lambda s, dim: F.ksubsets(s, 2, dim=dim),
+    "entropic": lambda s, dim: F.entropic_ksubsets(s, 2, dim=dim),
+    "capped": lambda s, dim: F.capped_sparsemax(s, 0.4, dim=dim),
     "at most k": lambda s, dim: F.sparsemap(s, AtMostK(2), dim=dim),
     "fusedmax": lambda s, dim: F.fusedmax(s, 0.5, dim=dim),
 }

@@ -10,13 +10,13 @@ from torch import Tensor
 
 import hopfy
 from hopfy import HopfieldNetwork, SparseMAP
-from hopfy.omega import Exponential, Polynomial, Quadratic
+from hopfy.omega import Capped, EntropicKSubsets, Exponential, Polynomial, Quadratic
 from hopfy.states import Ball, Euclidean, LayerNorm, Sign, State, Tanh
 from hopfy.structures import KSubsets, SequentialKSubsets
 
 STATES = [Euclidean(), Ball(1.5), LayerNorm(0.3, 0.8), Sign(), Tanh(2.0)]
 BOUNDED = [hopfy.omega_from(name) for name in ("softmax", "1.5-entmax", "sparsemax", "5-normmax")] + [
-    SparseMAP(KSubsets(2)), SparseMAP(SequentialKSubsets(2, 0.4)),
+    SparseMAP(KSubsets(2)), SparseMAP(SequentialKSubsets(2, 0.4)), EntropicKSubsets(2), Capped(0.4),
 ]  # fmt: skip
 UNBOUNDED = [Quadratic(), Polynomial(2), Polynomial(5), Exponential(0.5)]
 every_state = pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)

@@ -62,6 +62,17 @@ def _contestants() -> Iterator[tuple[str, Map, Map | None]]:
         yield f"normmax {alpha:g}", ours, other("normmax_bisect", alpha=alpha)
     for k in (2, 8):
         yield f"ksubsets {k}", partial(F.ksubsets, k=k), other("budget_bisect", budget=k)
+    for k in (2, 8):
+        yield f"entropic ksubsets {k}", partial(F.entropic_ksubsets, k=k), None
+    for upper in (0.5, 0.1):
+        yield f"capped sparsemax {upper:g}", partial(F.capped_sparsemax, upper=upper), None
+    yield "capped sparsemax, bounds of entries", _capped_by_entries, None
+
+
+def _capped_by_entries(scores: Tensor) -> Tensor:
+    """Bounds between 0.02 and 0.22, another one for each column."""
+    bounds = torch.linspace(0, 100, scores.shape[-1], dtype=scores.dtype).sin().square()
+    return F.capped_sparsemax(scores, 0.2 * bounds + 0.02)
 
 
 def _bench_one(name: str, ours: Map, theirs: Map | None, progress: Callable[[str], None]) -> MapRow:

@@ -8,8 +8,10 @@ row with nothing to select gives zeros. NaN or ``+inf`` affect their own row onl
 from hopfy._renamed import renamed_members
 from hopfy.functional._at_most_k import at_most_k
 from hopfy.functional._attention import attention
+from hopfy.functional._capped_sparsemax import capped_sparsemax
 from hopfy.functional._chain import chain_marginals
 from hopfy.functional._entmax import entmax, sparsemax
+from hopfy.functional._entropic_ksubsets import entropic_ksubsets
 from hopfy.functional._fusedmax import fusedmax
 from hopfy.functional._ksubsets import ksubsets
 from hopfy.functional._normmax import normmax
@@ -23,8 +25,10 @@ __all__ = [
     "SparseMAPStatus",
     "at_most_k",
     "attention",
+    "capped_sparsemax",
     "chain_marginals",
     "entmax",
+    "entropic_ksubsets",
     "fusedmax",
     "ksubsets",
     "normmax",

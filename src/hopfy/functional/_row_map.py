@@ -1,13 +1,14 @@
 """From a row solver to a differentiable function: autograd, vmap, forward mode, torch.compile.
 
-A row map has one tensor of scores (..., N), one parameter beside the rows (0-d or (..., 1)), a
-``solve`` and a ``vjp`` whose Jacobian is symmetric: it is the Hessian of a conjugate function.
+A row map has one tensor of scores (..., N), one parameter (0-d, beside the rows (..., 1), or one for
+each entry (..., N)), a ``solve`` and a ``vjp`` whose Jacobian is symmetric: it is the Hessian of a
+conjugate function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -21,14 +22,39 @@ from hopfy._runtime.dispatch import (
     transforms_are_active,
 )
 
-__all__ = ["row_map"]
+__all__ = ["ByParameter", "row_map"]
 
 Solve = Callable[[Tensor, Tensor], Tensor]
 Vjp = Callable[[Tensor, Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor, Tensor], Tensor]
 
 
-def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
+class ByParameter(NamedTuple):
+    """The derivative of the weights by the parameter, both ways.
+
+    Attributes:
+        vjp: ``(weights, parameter, cotangent) ->`` gradient, of a shape that sums to the parameter's.
+        jvp: ``(weights, parameter, tangent) ->`` change of the weights.
+    """
+
+    vjp: Vjp
+    jvp: Vjp
+
+    @classmethod
+    def along(cls, slope: Slope) -> ByParameter:
+        """For a parameter beside the rows: ``slope`` (..., N) is the derivative by it."""
+
+        def vjp(weights: Tensor, parameter: Tensor, cotangent: Tensor) -> Tensor:
+            inner = torch.where(weights > 0, cotangent, 0.0)  # what is not selected has no slope
+            return (slope(weights, parameter) * inner).sum(-1, keepdim=True)
+
+        def jvp(weights: Tensor, parameter: Tensor, tangent: Tensor) -> Tensor:
+            return slope(weights, parameter) * tangent
+
+        return cls(vjp, jvp)
+
+
+def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope | ByParameter) -> Solve:
     """Return ``(scores, parameter) -> weights``, differentiable any number of times in both.
 
     Three entry points share these functions: an `autograd.Function` for ordinary eager use, one with
@@ -39,8 +65,10 @@ def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
         name: of the operator.
         solve: ``(scores, parameter) -> weights``.
         vjp: ``(weights, parameter, cotangent) -> gradient`` with respect to the scores.
-        slope: ``(weights, parameter) ->`` derivative of the weights by the parameter.
+        slope: ``(weights, parameter) ->`` derivative of the weights by a parameter beside the rows,
+            or `ByParameter` for one of another kind.
     """
+    by_parameter = slope if isinstance(slope, ByParameter) else ByParameter.along(slope)
 
     def gradients(
         weights: Tensor, parameter: Tensor, cotangent: Tensor, needed: bool
@@ -48,12 +76,11 @@ def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope) -> Solve:
         gradient = vjp(weights, parameter, cotangent)
         if not needed:
             return gradient, None
-        inner = torch.where(weights > 0, cotangent, 0.0)  # what is not selected has no slope
-        along = (slope(weights, parameter) * inner).sum(-1, keepdim=True)
+        along = by_parameter.vjp(weights, parameter, cotangent)
         return gradient, along.sum_to_size(parameter.shape).to(parameter.dtype)
 
     eager = _eager_function(name, solve, gradients)
-    transformable = _transformable_function(name, solve, vjp, slope, gradients)
+    transformable = _transformable_function(name, solve, vjp, by_parameter, gradients)
     operator = _operator(name, solve, gradients)
 
     def apply(scores: Tensor, parameter: Tensor) -> Tensor:
@@ -93,7 +120,7 @@ def _eager_function(name: str, solve: Solve, gradients: Gradients) -> Any:
 
 
 def _transformable_function(
-    name: str, solve: Solve, vjp: Vjp, slope: Slope, gradients: Gradients
+    name: str, solve: Solve, vjp: Vjp, by_parameter: ByParameter, gradients: Gradients
 ) -> Any:
     class Transformable(torch.autograd.Function):
         @staticmethod
@@ -117,7 +144,7 @@ def _transformable_function(
             if scores_t is not None:
                 tangent = tangent + vjp(weights, parameter, scores_t)
             if parameter_t is not None:
-                tangent = tangent + slope(weights, parameter) * parameter_t
+                tangent = tangent + by_parameter.jvp(weights, parameter, parameter_t)
             return tangent
 
         @staticmethod

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hopfy import functional as F
 from hopfy._checks import values_can_be_read
 from hopfy.omega import Omega, omega_from
+from hopfy.states import State, state_from
 
 __all__ = ["Association", "as_omega"]
 
@@ -20,6 +21,11 @@ def as_omega(omega: object) -> Omega | nn.Module:
     if isinstance(omega, Omega | nn.Module):
         return omega
     return omega_from(omega)  # type: ignore[arg-type]
+
+
+def as_state(state: object) -> State | nn.Module:
+    """A space of states, its name, or a module such as `nn.LayerNorm` that maps (..., D) to (..., D)."""
+    return state if isinstance(state, nn.Module) else state_from(state)  # type: ignore[arg-type]
 
 
 class Association(nn.Module):
@@ -36,9 +42,12 @@ class Association(nn.Module):
         max_steps: updates, counting the one that reads out the values.
         tol: the movement of a query's weights (2-norm) that counts as none.
         dropout: the share of the weights that is dropped while training.
+        state: the regularizer of the states, its name, or a module: what a head retrieves in a step
+            passes it. Parameters (`nn.Parameter`) of a state are parameters of this module.
     """
 
     omega: Omega | nn.Module
+    state: State | nn.Module
     beta: float | Tensor | nn.Module
 
     def __init__(
@@ -50,6 +59,7 @@ class Association(nn.Module):
         max_steps: int = 1,
         tol: float = 0.0,
         dropout: float = 0.0,
+        state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
         if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
@@ -62,6 +72,11 @@ class Association(nn.Module):
             raise ValueError(f"expected dropout in [0, 1), got {dropout!r}.")
         self.omega = as_omega(omega)
         self.max_steps, self.tol, self.dropout = max_steps, tol, dropout
+        self.state = as_state(state)
+        if isinstance(self.state, State):
+            for name, parameter in self.state.tensors().items():
+                if isinstance(parameter, nn.Parameter):
+                    self.register_parameter(f"state_{name}", parameter)
         if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
             _check_beta(beta, heads)
             self.register_buffer("beta", beta)
@@ -95,7 +110,7 @@ class Association(nn.Module):
 
         def attend(state: Tensor, values: Tensor, dropout: float, need_weights: bool) -> Any:
             shared = memories.ndim > 2 and memories.shape[-3] != state.shape[-3]
-            return F.attention(
+            found = F.attention(
                 state,
                 memories,
                 values,
@@ -107,6 +122,7 @@ class Association(nn.Module):
                 omega=omega,
                 return_weights=need_weights,
             )
+            return (self.state(found[0]), found[1]) if need_weights else self.state(found)
 
         if self.max_steps > 1 and self.tol > 0:
             state = self._settled(state, memories, attend)
@@ -144,6 +160,11 @@ class Association(nn.Module):
             state = torch.where(moving, self._scaled(found)[0], state)
         return state
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether what a head retrieves stays as it is."""
+        return isinstance(self.state, State) and self.state.is_identity
+
     def _scaled(self, queries: Tensor) -> tuple[Tensor, float]:
         """Queries and a number whose product is the queries times beta."""
         beta = self._beta_beside_rows()
@@ -156,7 +177,8 @@ class Association(nn.Module):
     def extra_repr(self) -> str:
         omega = "" if isinstance(self.omega, nn.Module) else f"omega={self.omega}, "
         beta = f"beta={self.beta:.4g}, " if isinstance(self.beta, float | int) else ""
-        return f"{omega}{beta}max_steps={self.max_steps}, tol={self.tol}, dropout={self.dropout}"
+        state = "" if self.keeps_states else f"state={self.state}, "
+        return f"{omega}{beta}{state}max_steps={self.max_steps}, tol={self.tol}, dropout={self.dropout}"
 
 
 def _check_beta(beta: Any, heads: int) -> Any:

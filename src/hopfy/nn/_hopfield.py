@@ -22,6 +22,7 @@ from hopfy.nn._heads import (
     which_to_normalize,
 )
 from hopfy.omega import Omega
+from hopfy.states import State
 
 __all__ = ["Hopfield", "HopfieldLookup", "HopfieldPooling"]
 
@@ -44,6 +45,10 @@ class Hopfield(nn.Module):
         normalize: which inputs pass a layer norm first: True, False, or some of ``"queries"``,
             ``"memories"``, ``"values"``.
         bias: whether the projections have one.
+        state: the regularizer :math:`\Psi` of the states, such as ``hopfy.states.Ball(2.0)``, its name
+            (``"layer-norm"``, ``"ball"``, ``"sign"``, ``"tanh"``), or a module such as
+            `nn.LayerNorm`: what a head retrieves in a step becomes :math:`\nabla\Psi^*` of it, in
+            the association space. ``"layer-norm"`` is attention followed by layer normalization.
 
     >>> import torch, hopfy
     >>> layer = hopfy.nn.Hopfield(16, heads=2, omega="sparsemax")
@@ -64,6 +69,7 @@ class Hopfield(nn.Module):
         dropout: float = 0.0,
         normalize: bool | Collection[str] = False,
         bias: bool = True,
+        state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
@@ -92,6 +98,7 @@ class Hopfield(nn.Module):
             max_steps=max_steps,
             tol=tol,
             dropout=dropout,
+            state=state,
         )
 
     def use(
@@ -161,7 +168,7 @@ class HopfieldPooling(nn.Module):
         size: the number of features, or `Sizes`.
         heads: how many associations run side by side.
         queries: how many learned queries; their outputs are concatenated.
-        omega, beta, max_steps, tol, dropout, normalize, bias: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalize, bias, state: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> pool = hopfy.nn.HopfieldPooling(16, heads=2, omega="3-subsets")
@@ -184,6 +191,7 @@ class HopfieldPooling(nn.Module):
         dropout: float = 0.0,
         normalize: bool | Collection[str] = False,
         bias: bool = True,
+        state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
         sizes = size if isinstance(size, Sizes) else Sizes(size)
@@ -197,6 +205,7 @@ class HopfieldPooling(nn.Module):
             dropout=dropout,
             normalize=normalize,
             bias=bias,
+            state=state,
         )
         self.queries = _learned(queries, sizes.queries, "queries")
 
@@ -233,7 +242,9 @@ class HopfieldPooling(nn.Module):
         few = [
             len(self.queries) * layer.heads < own.out_features for own in linear if own is not None
         ]
-        return len(few) == 2 and all(few) and layer.association.max_steps == 1
+        association = layer.association
+        one_step = association.max_steps == 1 and association.keeps_states
+        return len(few) == 2 and all(few) and one_step
 
     def _pool_then_project(
         self,
@@ -277,7 +288,7 @@ class HopfieldLookup(nn.Module):
         heads: how many associations run side by side.
         memories: how many are learned.
         values: learn values of their own; by default the memories are retrieved.
-        omega, beta, max_steps, tol, dropout, normalize, bias: those of `Hopfield`.
+        omega, beta, max_steps, tol, dropout, normalize, bias, state: those of `Hopfield`.
 
     >>> import torch, hopfy
     >>> lookup = hopfy.nn.HopfieldLookup(16, heads=2, memories=5)
@@ -302,6 +313,7 @@ class HopfieldLookup(nn.Module):
         dropout: float = 0.0,
         normalize: bool | Collection[str] = False,
         bias: bool = True,
+        state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
         sizes = size if isinstance(size, Sizes) else Sizes(size)
@@ -316,6 +328,7 @@ class HopfieldLookup(nn.Module):
             dropout=dropout,
             normalize=normalize,
             bias=bias,
+            state=state,
         )
         self.memories = _learned(memories, memory_size, "memories")
         if values:

@@ -6,6 +6,8 @@ import re
 from difflib import get_close_matches
 
 from hopfy.omega._base import Omega
+from hopfy.omega._capped import Capped
+from hopfy.omega._entropic_ksubsets import EntropicKSubsets
 from hopfy.omega._norm import Norm
 from hopfy.omega._shannon import Shannon
 from hopfy.omega._sparsemap import SparseMAP
@@ -25,6 +27,9 @@ _FAMILIES = {
     "subsets": "{}-subsets",
     "ksubsets": "{}-subsets",
     "topk": "{}-subsets",
+    "entropicsubsets": "entropic-{}-subsets",
+    "entropicksubsets": "entropic-{}-subsets",
+    "capped": "{}-capped",
     "sequentialsubsets": "sequential-{}-subsets",
     "sequentialksubsets": "sequential-{}-subsets",
 }
@@ -43,6 +48,8 @@ def omega_from(name: str | Omega) -> Omega:
     SparseMAP(structure=KSubsets(k=3))
     >>> hopfy.omega_from("sequential-3-subsets")
     SparseMAP(structure=SequentialKSubsets(k=3, transition=0.0))
+    >>> hopfy.omega_from("entropic-3-subsets"), hopfy.omega_from("0.5-capped")
+    (EntropicKSubsets(k=3), Capped(upper=0.5))
     """
     if isinstance(name, Omega):
         return name
@@ -57,7 +64,10 @@ def omega_from(name: str | Omega) -> Omega:
     if sequential is not None:
         transition = float(sequential[2] or 0.0)
         return SparseMAP(SequentialKSubsets(int(sequential[1]), transition))
-    match = re.fullmatch(r"(inf|\d+(?:\.\d+)?)-(entmax|normmax|subsets)", key)
+    entropic = re.fullmatch(r"entropic-(\d+(?:\.\d+)?)-subsets", key)
+    if entropic is not None:
+        return EntropicKSubsets(_whole(float(entropic[1])))
+    match = re.fullmatch(r"(inf|\d+(?:\.\d+)?)-(entmax|normmax|subsets|capped)", key)
     if match is None:
         raise ValueError(f"expected a name such as {_EXAMPLES}, got {name!r}{_suggestion(key)}.")
     number, family = float(match[1]), match[2]
@@ -65,7 +75,13 @@ def omega_from(name: str | Omega) -> Omega:
         return Tsallis(number)
     if family == "normmax":
         return Norm(number)
-    return SparseMAP(KSubsets(int(number) if number.is_integer() else number))
+    if family == "capped":
+        return Capped(number)
+    return SparseMAP(KSubsets(_whole(number)))
+
+
+def _whole(number: float) -> float:
+    return int(number) if number.is_integer() else number
 
 
 def _suggestion(key: str) -> str:

@@ -16,7 +16,7 @@ from hopfy._kernels.ksubsets.reference import slope
 from hopfy._runtime.backends import kernels_for
 from hopfy._runtime.dispatch import records_gradients, values_can_be_read
 
-__all__ = ["slope", "solve", "vjp"]
+__all__ = ["refuse_short_rows", "slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
@@ -27,12 +27,13 @@ def solve(scores: Tensor, k: Tensor) -> Tensor:
     """
     kernels = kernels_for("ksubsets", scores)
     if kernels is reference:
-        _refuse_short_rows(scores, k)
+        refuse_short_rows(scores, k)
     weights: Tensor = kernels.solve(scores, k)
     return weights
 
 
-def _refuse_short_rows(scores: Tensor, k: Tensor) -> None:
+def refuse_short_rows(scores: Tensor, k: Tensor) -> None:
+    """Raise a ValueError if a row has entries, but fewer than k of them."""
     if not values_can_be_read(scores):
         return
     available = (scores > -torch.inf).sum(-1, keepdim=True)
