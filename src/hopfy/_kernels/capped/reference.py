@@ -19,7 +19,7 @@ def solve(scores: Tensor, upper: Tensor) -> Tensor:
     """
     kept = scores > -torch.inf
     spoiled = scores.isnan().any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True)
-    upper = upper.to(scores.dtype).clamp_max(1).expand(scores.shape)
+    upper = upper.to(scores).clamp_max(1).expand(scores.shape)
     caps = torch.where(kept & ~spoiled, upper, 0.0)
     d = torch.where(kept & ~spoiled, scores - _pivot(scores, caps), -torch.inf)
     low, high = -torch.ones_like(d[..., :1]), torch.zeros_like(d[..., :1])
@@ -36,7 +36,8 @@ def solve(scores: Tensor, upper: Tensor) -> Tensor:
 
 def _pivot(scores: Tensor, caps: Tensor) -> Tensor:
     ordered = scores.sort(-1, descending=True)
-    room = caps.gather(-1, ordered.indices).double().cumsum(-1)
+    wide = None if caps.device.type == "mps" else torch.float64
+    room = caps.gather(-1, ordered.indices).cumsum(-1, dtype=wide)
     place = (room < 1 - tolerance(scores.dtype, scores.shape[-1])).sum(-1, keepdim=True)
     pivot = ordered.values.gather(-1, place.clamp_max(scores.shape[-1] - 1))
     return torch.where(pivot > -torch.inf, pivot, 0.0)
@@ -103,7 +104,7 @@ def upper_jvp(weights: Tensor, upper: Tensor, tangent: Tensor) -> Tensor:
 
 def _parts(weights: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """Which entries are free, and which are at an upper bound that binds."""
-    upper = upper.to(weights.dtype)
+    upper = upper.to(weights)
     positive = weights > 0
     return positive & (weights < upper), positive & (weights >= upper) & (upper < 1)
 

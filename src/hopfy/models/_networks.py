@@ -1,23 +1,4 @@
-r"""The networks of the literature, each in one line.
-
-=========================  ======================================  ========================  ==============
-function                   update                                  omega, state              paper
-=========================  ======================================  ========================  ==============
-`classic`                  :math:`\mathrm{sign}(X^\top X q)`        quadratic, sign           Hopfield 1982
-`dense`                    :math:`\mathrm{sign}(X^\top (Xq)^n)`     polynomial, sign          Krotov 2016
-`exponential`              :math:`\mathrm{sign}(X^\top e^{Xq})`     exponential, sign         Demircigil 2017
-`modern`                   :math:`X^\top \mathrm{softmax}`          Shannon, Euclidean        Ramsauer 2020
-`sparse`                   :math:`X^\top \mathrm{sparsemax}`        Tsallis 2, Euclidean      Hu 2023
-`generalized_sparse`       :math:`X^\top \mathrm{entmax}_\alpha`    Tsallis, Euclidean        Wu 2023
-=========================  ======================================  ========================  ==============
-
-Every one is a `hopfy.HopfieldNetwork` with its energy, dynamics and certificates (where there are any).
-
->>> import torch, hopfy
->>> patterns = torch.tensor([[1.0, 1, 1, -1, -1, -1], [1, -1, 1, -1, 1, -1]])
->>> hopfy.models.classic(patterns).retrieve(torch.tensor([1.0, 1, 1, -1, -1, 1])).state
-tensor([ 1.,  1.,  1., -1., -1., -1.])
-"""
+"""Networks that are a choice of two regularizers."""
 
 from __future__ import annotations
 
@@ -25,20 +6,39 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import as_patterns, values_can_be_read
+from hopfy.models._asynchronous import Asynchronous
 from hopfy.network import HopfieldNetwork
-from hopfy.omega import Exponential, Polynomial, Quadratic, Shannon, Tsallis
+from hopfy.omega import EntropicKSubsets, Exponential, Polynomial, Quadratic, Shannon, Tsallis
 from hopfy.states import Sign
 
-__all__ = ["classic", "dense", "exponential", "generalized_sparse", "modern", "sparse"]
+__all__ = [
+    "classic",
+    "dense",
+    "entropic_topk",
+    "exponential",
+    "generalized_sparse",
+    "modern",
+    "sparse",
+]
 
 
-def classic(patterns: Tensor) -> HopfieldNetwork:
+def classic(patterns: Tensor, updates: Asynchronous | None = None) -> HopfieldNetwork:
     r"""Hopfield (1982): :math:`q \leftarrow \mathrm{sign}(X^\top X q)` with the Hebbian matrix.
 
-    All coordinates are updated at once; the energy is :math:`-\tfrac12\|X q\|^2`. A coordinate whose
-    field is zero becomes 0.
+    The energy is :math:`-\tfrac12\|X q\|^2`. By default all coordinates are updated at once, and one
+    whose field is zero becomes 0. With ``updates=Asynchronous(seed)`` they are updated one after the
+    other, as in the paper of 1982, where every state ends at a fixed point.
+
+    >>> import torch, hopfy
+    >>> patterns = torch.tensor([[1.0, 1, 1, -1, -1, -1], [1, -1, 1, -1, 1, -1]])
+    >>> net = hopfy.models.classic(patterns, updates=hopfy.models.Asynchronous(seed=0))
+    >>> net.retrieve(torch.tensor([1.0, 1, 1, -1, -1, 1])).state
+    tensor([ 1.,  1.,  1., -1., -1., -1.])
     """
-    return HopfieldNetwork(_signs(patterns), Quadratic(), 1.0, state=Sign())
+    patterns = _signs(patterns)
+    if updates is not None:
+        return updates.network(patterns)
+    return HopfieldNetwork(patterns, Quadratic(), 1.0, state=Sign())
 
 
 def dense(patterns: Tensor, n: int = 3) -> HopfieldNetwork:
@@ -69,6 +69,16 @@ def generalized_sparse(
     An alpha that requires grad is learned; it receives the exact gradient.
     """
     return HopfieldNetwork(patterns, Tsallis(alpha), beta)
+
+
+def entropic_topk(
+    patterns: Tensor, k: float | Tensor, beta: float | Tensor = 1.0
+) -> HopfieldNetwork:
+    r"""Entropic top-k (after Davydov et al., 2023): :math:`q \leftarrow X^\top \sigma(\beta X q - \tau)`.
+
+    The threshold makes the weights sum to k, so that a state is the sum of about k patterns.
+    """
+    return HopfieldNetwork(patterns, EntropicKSubsets(k), beta)
 
 
 def _signs(patterns: Tensor) -> Tensor:
