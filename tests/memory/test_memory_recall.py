@@ -13,7 +13,7 @@ from hopfy import AssociativeMemory, theory
 from hopfy.memory import _fill
 from hopfy.memory._fill import Filled, start_scores, temperature_share
 from hopfy.network import Kind
-from hopfy.search import SparseRows
+from hopfy.search import PreparedMap, SparseRows
 
 OMEGAS = ["sparsemax", "1.5-entmax", "3-entmax", "2-normmax", "5-normmax"]
 
@@ -257,7 +257,7 @@ def test_the_start_through_an_index_is_the_definition(omega, same):
         for directions in (0, 4):
             index = hopfy.search.ExactIndex(rows, directions, scratch=1 << 20)
             mask = known[:1] if same else known
-            parts = list(index.parts(held, omega, beta, mask=mask))
+            parts = list(index.parts(held, PreparedMap.of(omega), beta, mask=mask))
             found = SparseRows.assemble(parts).dense()
             torch.testing.assert_close(found, omega(beta * scores), rtol=1e-7, atol=1e-9)
 

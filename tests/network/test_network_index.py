@@ -31,7 +31,7 @@ def test_the_index_and_the_product_find_the_same(name: str) -> None:
     queries = memories[:80] + 0.3 * torch.randn(80, 24, dtype=torch.float64)
     net = hopfy.HopfieldNetwork(memories, name, 0.05)
     with torch.no_grad():
-        assert isinstance(net._choice(80), IndexedStep)
+        assert isinstance(net._choice(80, False), IndexedStep)
     found = net.retrieve(queries)
     judge = hopfy.HopfieldNetwork(memories, name, 0.05)
     judge._choice = lambda _: DenseStep(memories, judge.omega)  # type: ignore[assignment]
@@ -53,7 +53,7 @@ def test_proofs_through_the_index_are_the_dense_ones(name: str, size: int) -> No
     memories[7] = memories[3]
     net = hopfy.HopfieldNetwork(memories, name, 1.0)
     with torch.no_grad():
-        step = net._choice(200)
+        step = net._choice(200, False)
     assert isinstance(step, IndexedStep)
     members = torch.stack([torch.randperm(200)[:size] for _ in range(150)])
     best = step._index.top(memories, size).indices  # sets with a chance

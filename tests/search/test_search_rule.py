@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
-from hopfy.search import ExactIndex, SparseRows, _find
+from hopfy.search import ExactIndex, SparseRows, _find, _short
 from hopfy.search._sweep import Rows
 
 NAMES = ["sparsemax", "1.5-entmax", "3-entmax", "5-normmax", "3-subsets", "0.5-subsets"]
@@ -51,7 +51,7 @@ def test_batches_bounds_and_paths_do_not_change_a_bit(
             alone = [index.weights(queries[i : i + 1], omega, beta) for i in range(15)]
             assert _same(SparseRows.stack(alone), expected)
         with monkeypatch.context() as patch:
-            patch.setattr(_find, "_FEW", 1 << 60)  # everything exactly, at once
+            patch.setattr(_short, "_FEW", 1 << 60)  # everything exactly, at once
             assert _same(ExactIndex(memories, 0).weights(queries, omega, beta), expected)
         with monkeypatch.context() as patch:
             patch.setattr(_find, "_sweeps", _gives_up)  # whole rows, some queries at a time

@@ -53,7 +53,7 @@ def as_tensor(array: ArrayLike, name: str) -> Tensor:
 def in_kind_of(answer: Tensor, question: ArrayLike) -> Any:
     """``answer`` as a tensor on the question's device, or as a NumPy array."""
     if isinstance(question, Tensor):
-        return answer.to(question.device)
+        return answer if answer.device == question.device else answer.to(question.device)
     return answer.cpu().numpy()
 
 

@@ -27,12 +27,13 @@ from hopfy.memory._estimator import Estimator
 from hopfy.memory._filed import Filed
 from hopfy.memory._guarantee import Guarantee, guarantee
 from hopfy.memory._lift import squared_lengths
-from hopfy.memory._recall import Collector, Recall
+from hopfy.memory._recall import Collector, Recall, certain_recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Snapshot, Store
 from hopfy.memory._writer import Writer
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Omega
+from hopfy.search import PreparedMap
 
 __all__ = ["AssociativeMemory", "Chunk", "Entry", "Neighbors"]
 
@@ -250,6 +251,9 @@ class AssociativeMemory(Filed, Estimator):
         flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
         flat_known = None if known is None else known.reshape(flat.shape)
         _check_cues(flat, flat_known, self._reach(snapshot) * float(engine.network.beta))
+        found = engine.certain(flat) if flat_known is None else None
+        if found is not None:
+            return certain_recall(contents, found, cues.shape[:-1], queries)
         collector = Collector(engine, flat, contents.codec)
         with torch.no_grad():
             for piece in engine.pieces(flat, flat_known):
@@ -432,7 +436,8 @@ class AssociativeMemory(Filed, Estimator):
                 network = HopfieldNetwork.over(index, network.omega, float(network.beta))
                 snapshot.derive_again("network", network)
             index = index.with_scratch(self._scratch)
-        return Engine(snapshot.contents, network, index, self._scratch, max_steps)
+        prepared = snapshot.derived("prepared", lambda: PreparedMap.of(network.omega))
+        return Engine(snapshot.contents, network, index, prepared, self._scratch, max_steps)
 
 
 def _value_at(contents: Contents, place: int) -> Any:
@@ -461,13 +466,14 @@ def _chunks(contents: Contents, size: int) -> Iterator[Chunk]:
 def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:
     """Finite where they are known, and short enough for scores of up to ``reach`` times them."""
     seen = cues if known is None else cues.masked_fill(~known, 0.0)
+    if not seen.shape[0]:
+        return
+    longest = float(torch.linalg.vector_norm(seen, dim=-1, dtype=torch.float64).max())
+    if longest * reach * cues.shape[1] <= torch.finfo(cues.dtype).max / 16:
+        return
     try:
         check_finite(seen, "queries")
     except ValueError as error:
         hint = "" if known is not None else " Or pass mask=~isnan(queries) to fill them in."
         raise ValueError(f"{error}{hint}") from None
-    if not seen.shape[0]:
-        return
-    longest = float(torch.linalg.vector_norm(seen, dim=-1, dtype=torch.float64).max())
-    if longest * reach * cues.shape[1] > torch.finfo(cues.dtype).max / 16:
-        raise ValueError(f"expected queries whose scores fit {cues.dtype}, got longer ones.")
+    raise ValueError(f"expected queries whose scores fit {cues.dtype}, got longer ones.")

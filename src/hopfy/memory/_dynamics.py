@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from hopfy.memory._fill import fill, start_scores, temperature_share
 from hopfy.memory._store import Contents
 from hopfy.network import HopfieldNetwork, Kind
 from hopfy.omega import Omega
-from hopfy.search import ExactIndex, Metric, SparseRows
+from hopfy.search import ExactIndex, Metric, PreparedMap, SparseRows
 from hopfy.theory import proves_with_index
 
 __all__ = ["KINDS", "Engine", "Piece"]
@@ -45,6 +46,7 @@ class Engine:
     contents: Contents
     network: HopfieldNetwork
     index: ExactIndex | None
+    prepared: PreparedMap
     scratch: int
     max_steps: int
 
@@ -66,6 +68,20 @@ class Engine:
 
     # ------------------------------------------------------------------ complete cues
 
+    @property
+    def _metric(self) -> Metric:
+        return "inner" if self.contents.radius is None else "euclidean"
+
+    def certain(self, cues: Tensor) -> Tensor | None:
+        """(Q,) the row that each of a few complete cues leads to, if all of them are proven at once."""
+        if self.index is None:
+            return None
+        beta = float(self.network.beta)
+        found = self.index.singles(cues, self.prepared, beta, metric=self._metric)
+        if found is None or not bool(self._proves(found).all()):
+            return None
+        return found
+
     def _complete(self, cues: Tensor, places: Tensor) -> Iterator[Piece]:
         """The first step compares by distance (or by inner product); most cues need no other."""
         if self.index is None:
@@ -74,7 +90,7 @@ class Engine:
         lifted = self.contents.radius is not None
         metric: Metric = "euclidean" if lifted else "inner"
         beta = float(self.network.beta)
-        for some, weights in self.index.parts(cues, self.omega, beta, metric=metric):
+        for some, weights in self.index.parts(cues, self.prepared, beta, metric=metric):
             done = self._proven(weights)
             if bool(done.any()):
                 yield _certain(places[some[done]], weights.take(done.nonzero().flatten()))
@@ -90,16 +106,25 @@ class Engine:
     def _proven(self, weights: SparseRows) -> Tensor:
         """Which rows are single patterns that are proven to be fixed points."""
         alone = weights.counts == 1
-        if self.index is None or self.omega.exact_margin(1) is None or not bool(alone.any()):
+        if self.index is None or self.prepared.lead is None or not bool(alone.any()):
             return torch.zeros_like(alone)
         members = weights.indices[weights.offsets[:-1][alone]]
-        patterns, back = torch.unique(members, return_inverse=True)
-        beta = torch.full(
-            patterns.shape, float(self.network.beta), dtype=torch.float64, device="cpu"
-        )
-        proven = proves_with_index(self.index, patterns.unsqueeze(1), self.omega, beta)
-        alone[alone.clone()] = proven[back]
+        alone[alone.clone()] = self._proves(members)
         return alone
+
+    def _proves(self, members: Tensor) -> Tensor:
+        """Which single patterns (P,) are proven to be fixed points; known answers are looked up."""
+        if self.index is None or self.prepared.lead is None:
+            return torch.zeros_like(members, dtype=torch.bool)
+        beta, one = float(self.network.beta), members.numpy()
+        known = self.index.proven_leads().proven.numpy()[one] >= self.prepared.lead / beta
+        if not known.all():
+            asked = np.flatnonzero(~known)
+            patterns, back = np.unique(one[asked], return_inverse=True)
+            betas = torch.full(patterns.shape, beta, dtype=torch.float64, device="cpu")
+            sets = torch.from_numpy(patterns).unsqueeze(1)
+            known[asked] = proves_with_index(self.index, sets, self.omega, betas).numpy()[back]
+        return torch.from_numpy(known)
 
     def _released(self, states: Tensor, places: Tensor) -> Iterator[Piece]:
         """The whole network goes on from these states (Q, W)."""
@@ -125,7 +150,7 @@ class Engine:
         beta = float(self.network.beta) * temperature_share(known)
         same = bool((known == known[:1]).all())
         mask = known[:1].contiguous() if same else known.contiguous()
-        for some, weights in self.index.parts(held, self.omega, beta, mask=mask):
+        for some, weights in self.index.parts(held, self.prepared, beta, mask=mask):
             yield from self._filled(held[some], known[some], weights, places[some])
 
     def _filled(

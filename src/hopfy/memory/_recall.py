@@ -17,7 +17,7 @@ from hopfy.memory._values import Codec
 from hopfy.network import Kind
 from hopfy.search import SparseRows
 
-__all__ = ["Collector", "Recall"]
+__all__ = ["Collector", "Recall", "certain_recall"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,6 +98,41 @@ class Recall:
                 how_many = f" (of {few} to {many})"
             lines.append(f"  {len(chosen)} x {kind.value}{how_many}")
         return "\n".join(lines)
+
+
+def certain_recall(
+    contents: Contents, rows: Tensor, shape: torch.Size, question: ArrayLike
+) -> Recall:
+    """The answer where each query leads to one stored row (Q,) in one step, which is proven."""
+    flat = len(shape) == 1
+
+    def out(tensor: Tensor) -> Any:
+        return in_kind_of(tensor if flat else tensor.reshape(shape + tensor.shape[1:]), question)
+
+    values: Any = None
+    if contents.values is not None:
+        found = contents.values.index_select(0, rows)
+        if contents.codec is None:
+            values = out(found)
+        else:
+            values = contents.codec.decoded(found.reshape(shape + found.shape[1:]))
+    ones = torch.ones_like(rows)
+
+    def weights(row: int) -> tuple[Tensor, Tensor]:
+        return rows[row : row + 1], contents.rows.new_ones(1)
+
+    return Recall(
+        patterns=out(contents.patterns.index_select(0, rows)),
+        ids=out(contents.ids.index_select(0, rows)),
+        values=values,
+        certified=out(ones.bool()),
+        kind=(Kind.PATTERN,) * rows.numel(),
+        size=out(ones),
+        steps=out(ones.clone()),
+        _weights=weights,
+        _ids=contents.ids,
+        _question=question,
+    )
 
 
 class Collector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hopfy.network._indexed_step import IndexedStep
@@ -33,6 +32,15 @@ class StepperChoice:
         self._omega = omega
         self._queries_seen = 0
         self._kept: tuple[int, IndexedStep] | None = None
+        self._is_softmax = omega.is_softmax
+        self._indexable = (
+            memories.ndim == 2
+            and memories.shape[1] > 0
+            and memories.element_size() > 2
+            and memories.device.type == "cpu"
+            and omega.is_bounded
+            and not omega.varies_by_row
+        )
 
     @classmethod
     def over(cls, index: ExactIndex, omega: Omega, state: State) -> StepperChoice:
@@ -46,9 +54,9 @@ class StepperChoice:
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_kept": None, "_queries_seen": 0}  # made again when needed
 
-    def __call__(self, queries: int) -> Stepper:
-        """The stepper for so many queries."""
-        if torch.is_grad_enabled() or not self._can_be_indexed(queries):
+    def __call__(self, queries: int, recorded: bool) -> Stepper:
+        """The stepper for so many queries; ``recorded``: autograd follows its products."""
+        if recorded or not self._can_be_indexed(queries):
             return DenseStep(self._memories, self._omega, self._state)
         memories = self._memories
         if memories.requires_grad:
@@ -61,14 +69,10 @@ class StepperChoice:
         return self._kept[1]
 
     def _can_be_indexed(self, queries: int) -> bool:
-        memories, omega = self._memories, self._omega
-        if memories.ndim > 2 or omega.varies_by_row or not omega.is_bounded:
+        if not self._indexable:
             return False
-        if memories.device.type != "cpu":
-            return False
-        if omega.is_softmax and queries * memories.shape[0] <= _MANY_WEIGHTS:
-            return False  # softmax streams at the price of its weights, which fit here
-        return memories.shape[1] > 0 and memories.element_size() > 2
+        # Softmax streams at the price of its weights, which may fit.
+        return not self._is_softmax or queries * self._memories.shape[0] > _MANY_WEIGHTS
 
     def _indexed(self, directions: int | None) -> IndexedStep:
         return IndexedStep(ExactIndex.over(self._memories.detach(), directions), self._omega)

@@ -107,7 +107,9 @@ def _judge(outcome: Outcome, active: Tensor, old: Tensor, step: Step, rules: Rul
     exact, size, first = _reading(step.weights, new)
     certified = torch.zeros_like(exact)
     certified[exact] = _proofs(active[exact], step.weights, exact, rules)
-    still = torch.linalg.vector_norm(new - old, dim=-1) <= rules.tol
+    wide = torch.float64 if new.device.type == "cpu" else new.dtype
+    moved = (new - old).to(wide).square().sum(-1)
+    still = moved <= rules.tol * rules.tol
     lost = ~new.isfinite().all(-1)
     outcome.size[active] = size
     outcome.exact[active] = exact

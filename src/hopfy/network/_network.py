@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
@@ -14,6 +15,7 @@ from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
 from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
+from hopfy.network._indexed_loop import iterate_with_index
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._retrieval import Retrieval
 from hopfy.network._step import Step, Stepper
@@ -200,10 +202,15 @@ class HopfieldNetwork:
         tensor([0.7500, 0.2500])
         """
         queries, beta = self._prepared(queries)
-        with torch.set_grad_enabled(self._differentiable(queries)):
-            rules = self._rules(queries, beta, 1, None, False)
+        recorded, flat = self._differentiable(queries), _flat(queries)
+        stepper = self._choice(flat.shape[0], recorded)
+        if isinstance(stepper, IndexedStep) and self.state.is_identity:
+            states = stepper.update(flat.detach(), _beside(beta))
+            return states if flat is queries else states.reshape(queries.shape)
+        with torch.set_grad_enabled(recorded):
+            rules = self._rules(stepper, queries, beta, 1, None, False)
             everyone = torch.arange(queries.shape[:-1].numel(), device=queries.device)
-            return rules.advance(_flat(queries), everyone).states.reshape(queries.shape)
+            return rules.advance(flat, everyone).states.reshape(queries.shape)
 
     @leaves_autocast
     def retrieve(
@@ -240,9 +247,8 @@ class HopfieldNetwork:
                 f"Jacobian, which the state {self.state} does not have."
             )
         differentiable = self._differentiable(queries)
-        with torch.set_grad_enabled(differentiable and gradient == "unrolled"):
-            rules = self._rules(queries, beta, max_steps, tol, trace)
-            outcome = iterate(_flat(queries), rules)
+        recorded = differentiable and gradient == "unrolled"
+        outcome = self._settle(queries, beta, max_steps, tol, trace, recorded)
         state = outcome.states.reshape(queries.shape)
         if differentiable and gradient != "unrolled":
             return self._reattached(outcome, state, queries.shape, gradient)
@@ -283,18 +289,51 @@ class HopfieldNetwork:
         """Whether any input requires grad: queries, memories, values, beta, tensors of the omega."""
         if not torch.is_grad_enabled():
             return False
-        inputs = [queries, self.memories, self.beta, self.values]
-        tensors = [each for each in inputs if isinstance(each, Tensor)]
-        owners = self.omega.requires_grad or self.state.requires_grad
-        return owners or any(tensor.requires_grad for tensor in tensors)
+        return queries.requires_grad or any(each.requires_grad for each in self._tensors)
 
-    def _rules(
-        self, queries: Tensor, beta: float | Tensor, max_steps: int, tol: float | None, trace: bool
-    ) -> Rules:
+    @cached_property
+    def _tensors(self) -> list[Tensor]:
+        """All tensors that a result depends on, except the queries."""
+        own = [each for each in (self.memories, self.beta, self.values) if isinstance(each, Tensor)]
+        return [*own, *self.omega.tensors().values(), *self.state.tensors().values()]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether states are sparse mixtures of patterns, as they are."""
+        return self.state.is_identity and not self.omega.is_softmax
+
+    def _settle(
+        self,
+        queries: Tensor,
+        beta: float | Tensor,
+        max_steps: int,
+        tol: float | None,
+        trace: bool,
+        recorded: bool,
+    ) -> Outcome:
+        """Move the queries until they are fixed points; ``recorded``: autograd follows."""
         if tol is None:
             tol = torch.finfo(queries.dtype).eps ** 0.75
-        stepper, shape = self._choice(queries.shape[:-1].numel()), queries.shape
-        betas = beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
+        flat = _flat(queries)
+        stepper = self._choice(flat.shape[0], recorded)
+        if isinstance(stepper, IndexedStep) and self._is_plain and not trace:
+            tolerance = tol * stepper.largest_norm
+            return iterate_with_index(flat, stepper, _beside(beta), max_steps, tolerance)
+        with torch.set_grad_enabled(recorded):
+            rules = self._rules(stepper, queries, beta, max_steps, tol, trace)
+            return iterate(flat, rules)
+
+    def _rules(
+        self,
+        stepper: Stepper,
+        queries: Tensor,
+        beta: float | Tensor,
+        max_steps: int,
+        tol: float | None,
+        trace: bool,
+    ) -> Rules:
+        tol = 0.0 if tol is None else tol
+        shape, betas = queries.shape, _beside(beta)
 
         def prove(rows: Tensor, members: Tensor) -> Tensor:
             return self._prove(stepper, betas, shape, rows, members)
@@ -435,8 +474,15 @@ def _result(outcome: Outcome, state: Tensor, readout: Tensor | None, rows: torch
     )
 
 
+def _beside(beta: float | Tensor) -> float | Tensor:
+    """A number, or (Q, 1) beside flat queries."""
+    return beta.reshape(-1, 1) if isinstance(beta, Tensor) and beta.ndim else beta
+
+
 def _flat(queries: Tensor) -> Tensor:
     """(Q, D), also where D is 0."""
+    if queries.ndim == 2:
+        return queries
     return queries.reshape(queries.shape[:-1].numel(), queries.shape[-1])
 
 

@@ -2,6 +2,7 @@
 
 from hopfy.search._candidates import weights_on
 from hopfy.search._index import ExactIndex, Metric, Top, Update
+from hopfy.search._prepared import PreparedMap
 from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["ExactIndex", "Metric", "SparseRows", "Top", "Update", "weights_on"]
+__all__ = ["ExactIndex", "Metric", "PreparedMap", "SparseRows", "Top", "Update", "weights_on"]

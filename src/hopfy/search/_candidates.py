@@ -8,35 +8,36 @@ from torch import Tensor
 
 from hopfy._kernels.select import Array, Found
 from hopfy.omega import Omega
+from hopfy.search._prepared import PreparedMap
 from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["best_first", "padded_weights", "rows_of", "weights_of", "weights_on"]
+__all__ = ["best_first", "by_width", "padded_weights", "rows_of", "weights_of", "weights_on"]
 
 _NARROWEST = 8
 
 
 def weights_of(
-    found: Found, rows: Array, omega: Omega, beta: float | Tensor, columns: int
+    found: Found, rows: Array, prepared: PreparedMap, beta: float | Tensor, columns: int
 ) -> SparseRows:
-    """``omega`` on the candidates of ``rows``, as if every other score were minus infinity.
+    """The map on the candidates of ``rows``, as if every other score were minus infinity.
 
     ``beta`` is a number, or one for each of the rows. The weights are float64.
     """
     counts = found.counts[rows]
-    if rows.size and counts.max() == 1 and omega.exact_margin(1) is not None:
+    if rows.size and counts.max() == 1 and prepared.lead is not None:
         # Alone within the margin (Prop. 2).
         alone = found.indices[rows, 0].astype(np.int64)
-        return _compressed(np.arange(rows.size + 1), alone, np.ones(rows.size), columns)
+        return SparseRows.of_arrays(np.arange(rows.size + 1), alone, np.ones(rows.size), columns)
     parts = []
-    for places, width in _by_width(counts):
+    for places, width in by_width(counts):
         chosen, own = rows[places], _some(beta, places)
-        weights = padded_weights(found, chosen, width, omega, own)
+        weights = padded_weights(found, chosen, width, prepared, own)
         indices = np.zeros((chosen.size, width), np.int64)
         room = min(width, found.indices.shape[1])
         indices[:, :room] = found.indices[chosen, :room]
         here = weights > 0
         offsets = np.concatenate([[0], here.sum(1).cumsum()])
-        part = _compressed(offsets, indices[here], weights[here], columns)
+        part = SparseRows.of_arrays(offsets, indices[here], weights[here], columns)
         parts.append((torch.from_numpy(places), part))
     if not parts:
         return SparseRows.empty(0, columns, torch.empty(0, dtype=torch.float64, device="cpu"))
@@ -49,7 +50,7 @@ def _some(beta: float | Tensor, places: Array) -> float | Tensor:
     return beta[torch.from_numpy(places)].unsqueeze(1)
 
 
-def _by_width(counts: Array) -> list[tuple[Array, int]]:
+def by_width(counts: Array) -> list[tuple[Array, int]]:
     """Rows with about as many candidates, and the width they are padded to.
 
     The width depends on the row's own count alone (a power of two), so that a row's weights do not
@@ -61,7 +62,7 @@ def _by_width(counts: Array) -> list[tuple[Array, int]]:
 
 
 def padded_weights(
-    found: Found, rows: Array, width: int, omega: Omega, beta: float | Tensor
+    found: Found, rows: Array, width: int, prepared: PreparedMap, beta: float | Tensor
 ) -> Array:
     """Weights (rows, width) of candidates in order of their index, zeros behind them.
 
@@ -72,7 +73,7 @@ def padded_weights(
     inside = np.arange(room) < found.counts[rows][:, None]
     scores[:, :room] = np.where(inside, found.scores[rows, :room], -np.inf)
     scores -= scores.max(1, keepdims=True)
-    weights: Array = omega(torch.from_numpy(scores) * beta).numpy()
+    weights: Array = prepared(torch.from_numpy(scores) * beta).numpy()
     return weights
 
 
@@ -95,13 +96,7 @@ def rows_of(found: Found, rows: Array, columns: int) -> SparseRows:
     offsets = np.concatenate([[0], counts.cumsum()])
     indices = found.indices[rows, :width][inside].astype(np.int64)
     scores = found.scores[rows, :width][inside]
-    return _compressed(offsets, indices, scores, columns)
-
-
-def _compressed(offsets: Array, indices: Array, values: Array, columns: int) -> SparseRows:
-    return SparseRows(
-        torch.from_numpy(offsets), torch.from_numpy(indices), torch.from_numpy(values), columns
-    )
+    return SparseRows.of_arrays(offsets, indices, scores, columns)
 
 
 def weights_on(scores: SparseRows, omega: Omega, beta: Tensor | None = None) -> SparseRows:
@@ -125,7 +120,7 @@ def weights_on(scores: SparseRows, omega: Omega, beta: Tensor | None = None) -> 
     if beta is not None:
         theta = theta * beta[row]
     values = torch.zeros_like(theta)
-    for places, width in _by_width(counts.cpu().numpy()):
+    for places, width in by_width(counts.cpu().numpy()):
         rows = torch.from_numpy(places).to(counts.device)
         rows = rows[counts[rows] > 0]
         number = torch.full_like(counts, -1)

@@ -13,6 +13,7 @@ from hopfy._kernels.select import Array, Found, Measure
 from hopfy.search._bounds import BLOCK, Bounds, widened
 from hopfy.search._plan import budget_for
 from hopfy.search._problem import Problem
+from hopfy.search._short import Short, short_of
 from hopfy.search._state import State
 from hopfy.search._sweep import QUERIES, exact_rows, sweep
 
@@ -22,8 +23,6 @@ SCRATCH = 256 << 20
 """Bytes that a search may use beyond its answer, by default."""
 _TRIAL = 32
 """Queries that show whether pruning helps, before the others follow."""
-_FEW = 1 << 18
-"""Multiplications below which scoring everything exactly is the quickest."""
 
 
 def find(
@@ -40,11 +39,9 @@ def find(
         return
     finite = queries.isfinite().all(1)
     wanted = finite.nonzero().squeeze(1)
-    if state.stored * state.memories.shape[1] * queries.shape[0] <= _FEW and _is_simple(
-        state, problem
-    ):
-        if wanted.numel():
-            yield _all_at_once(state, problem.take(wanted), wanted)
+    short = _simply(state, problem)
+    if short is not None and wanted.numel():
+        yield _all_at_once(short, problem.take(wanted), wanted)
         return
     left: list[Tensor] = []
     for places, found, rows in _sweeps(state, problem, wanted):
@@ -56,22 +53,22 @@ def find(
             yield rest[places], found, np.arange(places.numel())
 
 
-def _is_simple(state: State, problem: Problem) -> bool:
-    return (
-        state.alive is None
-        and state.memories.element_size() > 2
-        and problem.measure is not Measure.PARTIAL
-        and bool((problem.floors == -torch.inf).all())
-    )
+def _simply(state: State, problem: Problem) -> Short | None:
+    """The memories as arrays, if one call should do it."""
+    short = short_of(state, problem.queries.shape[0])
+    if short is None or problem.measure is Measure.PARTIAL:
+        return None
+    return short if bool((problem.floors == -torch.inf).all()) else None
 
 
-def _all_at_once(state: State, problem: Problem, places: Tensor) -> tuple[Tensor, Found, Array]:
-    found = select.exact_candidates(
-        state.memories.numpy(),
-        problem.queries.numpy(),
+def _all_at_once(short: Short, problem: Problem, places: Tensor) -> tuple[Tensor, Found, Array]:
+    found, _, _ = select.exact_candidates(
+        short.rows,
+        short.alive,
+        problem.queries.contiguous().numpy(),
         problem.measure,
         problem.rank,
-        problem.reach.numpy(),
+        problem.reach.contiguous().numpy(),
         problem.nudge,
     )
     return places, found, np.arange(places.numel())

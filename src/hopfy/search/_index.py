@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -12,19 +11,25 @@ from torch import Tensor
 
 from hopfy._checks import as_memories, as_positive, as_queries
 from hopfy._growing import Growing
-from hopfy._kernels.select import Array
+from hopfy._kernels.select import Array, Measure, Quick
 from hopfy.omega import Omega
-from hopfy.search._bounds import rounding, widened
-from hopfy.search._candidates import best_first, rows_of, weights_of
-from hopfy.search._find import SCRATCH, find
-from hopfy.search._problem import Problem, reach_of
+from hopfy.search._find import SCRATCH
+from hopfy.search._prepared import PreparedMap
+from hopfy.search._searches import (
+    best,
+    inside,
+    near,
+    numbers_of,
+    rivals,
+    separations,
+    verdicts,
+)
+from hopfy.search._short import quick_step, short_of, short_singles
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import ProvenLeads, State
-from hopfy.search._whole_rows import softmax_mix, whole_weights
+from hopfy.search._updates import Metric, numbered, parts, step, weights
 
 __all__ = ["ExactIndex", "Metric", "Top", "Update"]
-
-Metric = Literal["inner", "euclidean"]
 
 
 class Update(NamedTuple):
@@ -141,7 +146,7 @@ class ExactIndex:
     def numbers(self) -> Tensor:
         """The numbers of the memories that are there, increasing."""
         state = self._state
-        numbers = _numbers(state)
+        numbers = numbers_of(state)
         return numbers.clone() if state.alive is None else numbers[state.alive > 0]
 
     @property
@@ -177,7 +182,7 @@ class ExactIndex:
         """
         state = self._state
         wanted = torch.as_tensor(numbers, dtype=torch.int64, device="cpu").flatten()
-        known = _numbers(state)
+        known = numbers_of(state)
         places = torch.searchsorted(known, wanted).clamp_max(max(0, state.stored - 1))
         found = known[places] == wanted if known.numel() else torch.zeros_like(wanted).bool()
         if state.alive is not None and known.numel():
@@ -241,21 +246,29 @@ class ExactIndex:
 
     # ------------------------------------------------------------------ updates
 
-    @torch.no_grad()
     def update(self, queries: Tensor, omega: Omega, beta: float | Tensor = 1.0) -> Update:
         r"""The next states of ``queries`` (M, D) and their weights (Eq. 9).
 
         ``beta`` is a number or (M,). A query with NaN or infinite entries gives a state of NaN and
         an empty support.
         """
+        return self.step(queries, PreparedMap.of(omega), beta)
+
+    @torch.no_grad()
+    def step(self, queries: Tensor, prepared: PreparedMap, beta: float | Tensor) -> Update:
+        """`update` for an omega whose facts are known."""
+        return Update(*step(self._state, queries, prepared, beta, self.scratch))
+
+    def quick(self, queries: Tensor, prepared: PreparedMap, beta: float | Tensor) -> Quick | None:
+        """`step` as arrays, for few memories and ``queries`` (M, D) in their dtype, not checked again.
+
+        ``beta`` is a number or (M,) float64. None where the other way has to be taken.
+        """
         state = self._state
-        queries = as_queries(queries, state.memories)
-        if omega.is_softmax:
-            (states,) = softmax_mix(state, queries, _betas(beta), [state.memories])
-            return Update(states, None)
-        weights = self._weights(state, queries, omega, beta)
-        states = weights.matmul(state.memories, queries.dtype)
-        return Update(_spoil(states, queries), _numbered(state, weights))
+        short = short_of(state, queries.shape[0])
+        if short is None or state.numbers is not None:
+            return None
+        return quick_step(short, queries, prepared, beta)
 
     @torch.no_grad()
     def weights(
@@ -271,37 +284,18 @@ class ExactIndex:
         For ``"euclidean"`` the scores are :math:`-\frac12 \|q - x_j\|^2`.
         """
         state = self._state
-        queries = self._checked(state, queries, metric)
-        return _numbered(state, self._weights(state, queries, omega, beta, metric))
-
-    def _weights(
-        self,
-        state: State,
-        queries: Tensor,
-        omega: Omega,
-        beta: float | Tensor,
-        metric: Metric = "inner",
-    ) -> SparseRows:
-        parts = list(self.parts(queries, omega, beta, metric=metric, state=state))
-        done = sum(places.numel() for places, _ in parts)
-        if done < queries.shape[0]:
-            spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
-            like = torch.empty(0, dtype=torch.float64, device="cpu")
-            parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
-        if not parts:
-            like = torch.empty(0, dtype=torch.float64, device="cpu")
-            return SparseRows.empty(0, state.stored, like)
-        return SparseRows.assemble(parts)
+        queries = _checked(state, queries, metric)
+        found = weights(state, queries, PreparedMap.of(omega), beta, metric, self.scratch)
+        return numbered(state, found)
 
     def parts(
         self,
         queries: Tensor,
-        omega: Omega,
+        prepared: PreparedMap,
         beta: float | Tensor = 1.0,
         *,
         metric: Metric = "inner",
         mask: Tensor | None = None,
-        state: State | None = None,
     ) -> Iterator[tuple[Tensor, SparseRows]]:
         """Places among the queries and their weights (columns: stored rows), a part at a time.
 
@@ -310,23 +304,21 @@ class ExactIndex:
         (1, D) marks the coordinates that a query contains; of the others, where it must hold zeros,
         half of the memory's square counts.
         """
-        state = self._state if state is None else state
-        wide, betas = queries.double(), _betas(beta)
-        reach = reach_of(omega, betas, queries.shape[0])
-        nowhere = torch.zeros(queries.shape[0], dtype=torch.float64, device="cpu")
-        rank, distance = (1, nowhere) if reach is None else reach
-        if mask is not None:
-            problem = state.partial(wide, mask, rank, distance)
-        else:
-            problem = self._problem(state, wide, metric, rank, distance)
-        if reach is None or rank > len(state) or not bool(distance.isfinite().all()):
-            yield from whole_weights(state, problem, omega, betas, self.scratch)
-            return
-        for places, found, rows in find(state, problem, self.scratch):
-            chosen = places[torch.from_numpy(rows)]
-            own = betas[chosen] if isinstance(betas, Tensor) and betas.ndim else betas
-            if rows.size:
-                yield chosen, weights_of(found, rows, omega, own, state.stored)
+        return parts(self._state, queries, prepared, beta, metric, mask, self.scratch)
+
+    def singles(
+        self, queries: Tensor, prepared: PreparedMap, beta: float, *, metric: Metric = "inner"
+    ) -> Tensor | None:
+        """(M,) the stored row that is the only one with weight, if it is so for all queries.
+
+        None where it is not so, and where the memories are too many to find out in one call.
+        """
+        short = short_of(self._state, queries.shape[0])
+        if short is None:
+            return None
+        measure = Measure.EUCLIDEAN if metric == "euclidean" else Measure.INNER
+        found = short_singles(short, queries, measure, prepared, beta)
+        return None if found is None else torch.from_numpy(found)
 
     # ------------------------------------------------------------------ searches
 
@@ -338,22 +330,12 @@ class ExactIndex:
         entries gets scores of NaN.
         """
         state = self._state
-        flat = self._checked(state, queries, metric)
+        flat = _checked(state, queries, metric)
         if not isinstance(k, int) or not 0 < k <= len(state):
             raise ValueError(f"expected k from 1 to the {len(state)} memories, got {k!r}.")
-        rows = flat.shape[0]
-        scores = torch.full((rows, k), torch.nan, dtype=torch.float64, device="cpu")
-        indices = torch.zeros(rows, k, dtype=torch.int64, device="cpu")
-        zeros = torch.zeros(rows, dtype=torch.float64, device="cpu")
-        problem = self._problem(state, flat.double(), metric, k, zeros)._replace(nudge=0.0)
-        for places, found, complete in find(state, problem, self.scratch):
-            chosen = places[torch.from_numpy(complete)]
-            if complete.size:
-                scores[chosen], indices[chosen] = best_first(found, complete, k)
-        if metric == "euclidean":
-            scores = (-2 * scores).clamp_min(0).sqrt()
+        scores, numbers = best(state, flat, k, metric, self.scratch)
         shape = (*queries.shape[:-1], k)
-        return Top(scores.reshape(shape), _numbers(state)[indices].reshape(shape))
+        return Top(scores.reshape(shape), numbers.reshape(shape))
 
     @torch.no_grad()
     def within(
@@ -368,29 +350,11 @@ class ExactIndex:
         (tensor([0, 1]), tensor([0.5000, 0.5000], dtype=torch.float64))
         """
         state = self._state
-        flat = self._checked(state, queries, metric)
+        flat = _checked(state, queries, metric)
         limits = torch.as_tensor(limit, dtype=torch.float64, device="cpu").expand(flat.shape[0])
         if bool(limits.isnan().any()):
             raise ValueError(f"expected limit to be a number, got {limit!r}.")
-        if metric == "euclidean":
-            limits = torch.where(limits < 0, torch.inf, -limits.square() / 2)
-        return self._range(state, flat, limits, metric)
-
-    def _range(self, state: State, queries: Tensor, limits: Tensor, metric: Metric) -> SparseRows:
-        rows = queries.shape[0]
-        anywhere = torch.full((rows,), torch.inf, dtype=torch.float64, device="cpu")
-        problem = self._problem(state, queries.double(), metric, 1, anywhere)
-        # A distance is a rounded root: let the edge in and look again below.
-        floors = limits - 1e-14 * limits.abs() - 1e-300
-        problem = problem._replace(floors=floors)
-        inside = self._found(state, problem, queries)
-        keep = inside.values >= limits[inside.row_of_entry]
-        if metric == "euclidean":
-            keep |= (-2 * inside.values).sqrt() <= (-2 * limits).sqrt()[inside.row_of_entry]
-        inside = inside.kept(keep)
-        if metric == "euclidean":
-            inside = inside.with_values((-2 * inside.values).clamp_min(0).sqrt())
-        return _numbered(state, inside)
+        return inside(state, flat, limits, metric, self.scratch)
 
     @torch.no_grad()
     def near_best(
@@ -409,26 +373,9 @@ class ExactIndex:
         (1, D) marks the coordinates that a query contains, as in `parts`.
         """
         state = self._state
-        flat = self._checked(state, queries, metric)
+        flat = _checked(state, queries, metric)
         distance = torch.as_tensor(reach, dtype=torch.float64, device="cpu").expand(flat.shape[0])
-        if mask is None:
-            problem = self._problem(state, flat.double(), metric, rank, distance)
-        else:
-            problem = state.partial(flat.double(), mask, rank, distance)
-        return _numbered(state, self._found(state, problem, flat))
-
-    def _found(self, state: State, problem: Problem, queries: Tensor) -> SparseRows:
-        """All candidates with their scores; rows of spoiled queries are empty."""
-        parts = []
-        for places, found, complete in find(state, problem, self.scratch):
-            chosen = places[torch.from_numpy(complete)]
-            if complete.size:
-                parts.append((chosen, rows_of(found, complete, state.stored)))
-        if sum(places.numel() for places, _ in parts) < queries.shape[0] or not parts:
-            spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
-            like = torch.empty(0, dtype=torch.float64, device="cpu")
-            parts.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
-        return SparseRows.assemble(parts)
+        return near(state, flat, distance, rank, metric, mask, self.scratch)
 
     @torch.no_grad()
     def rivals(self, members: Tensor, lead: Tensor) -> tuple[SparseRows, Tensor]:
@@ -445,21 +392,18 @@ class ExactIndex:
         >>> index.rivals(torch.tensor([[0], [1]]), lead)[0].counts
         tensor([0, 2])
         """
-        state = self._state
-        inside = widened(state.memories[members]).double()
-        anchors = inside.sum(1)
-        weakest = torch.einsum("pkd,pd->pk", inside, anchors).amin(1)
-        size = inside.norm(dim=-1).sum(1) * state.largest_norm
-        slack = 4 * rounding(inside.shape[-1] + inside.shape[1] + 8, torch.float64) * size
-        slack = slack + 8 * torch.finfo(torch.float64).eps * lead + 1e-290
-        edge = weakest - lead
-        anywhere = torch.full_like(edge, torch.inf)
-        problem = state.inner(anchors, 1, anywhere)._replace(floors=edge - slack)
-        near = self._found(state, problem, anchors)
-        row = near.row_of_entry
-        outside = (near.indices.unsqueeze(1) != members[row]).all(1)
-        near = near.with_values(near.values - edge[row]).kept(outside)
-        return near, slack
+        return rivals(self._state, members, lead, self.scratch)
+
+    @torch.no_grad()
+    def verdicts(self, members: Tensor, lead: Tensor) -> Tensor:
+        """(P,) int8: 1 where a set has no `rivals`, -1 where it certainly has, 0 where float64 cannot tell.
+
+        >>> index = ExactIndex(torch.eye(3))
+        >>> lead = torch.tensor([0.5, 1.5, 1.0], dtype=torch.float64)
+        >>> index.verdicts(torch.tensor([[0], [1], [2]]), lead)
+        tensor([ 1, -1,  0], dtype=torch.int8)
+        """
+        return verdicts(self._state, members, lead, self.scratch)
 
     def proven_leads(self) -> ProvenLeads:
         """What is known about the leads of single memories; whoever proves something adds to it."""
@@ -475,65 +419,20 @@ class ExactIndex:
         >>> ExactIndex(2 * torch.eye(3)).separations(torch.tensor([0, 2]))
         tensor([4., 4.], dtype=torch.float64)
         """
-        state = self._state
-        own = state.memories[kept]
-        if len(state) == 1:
-            return torch.full((own.shape[0],), torch.inf, dtype=torch.float64, device="cpu")
-        top = self.top(own, 2)
-        itself = top.indices == _numbers(state)[kept].unsqueeze(1)
-        # Its own score comes from the same arithmetic where possible: duplicates give exactly 0.
-        score = torch.where(itself, top.scores, 0.0).sum(1)
-        score = torch.where(itself.any(1), score, own.double().square().sum(1))
-        return score - torch.where(itself, -torch.inf, top.scores).amax(1)
+        return separations(self._state, kept, self.scratch)
 
-    def _checked(self, state: State, queries: Tensor, metric: Metric) -> Tensor:
-        if metric not in get_args(Metric):
-            raise ValueError(f"expected metric to be one of {get_args(Metric)}, got {metric!r}.")
-        if isinstance(queries, Tensor) and queries.ndim == 1:
-            queries = queries.unsqueeze(0)
-        if metric == "euclidean" and state.lifted:
-            return as_queries(queries, state.memories[:, :-1])
-        return as_queries(queries, state.memories)
 
-    def _problem(
-        self, state: State, queries: Tensor, metric: Metric, rank: int, reach: Tensor
-    ) -> Problem:
-        make = state.euclidean if metric == "euclidean" else state.inner
-        return make(queries, rank, reach)
+def _checked(state: State, queries: Tensor, metric: Metric) -> Tensor:
+    if metric not in get_args(Metric):
+        raise ValueError(f"expected metric to be one of {get_args(Metric)}, got {metric!r}.")
+    if isinstance(queries, Tensor) and queries.ndim == 1:
+        queries = queries.unsqueeze(0)
+    if metric == "euclidean" and state.lifted:
+        return as_queries(queries, state.memories[:, :-1])
+    return as_queries(queries, state.memories)
 
 
 def _shares_memory(rows: Tensor, memories: object) -> bool:
     if isinstance(memories, np.ndarray):
         return bool(rows.data_ptr() == memories.ctypes.data)
     return isinstance(memories, Tensor) and rows.data_ptr() == memories.data_ptr()
-
-
-def _betas(beta: float | Tensor) -> float | Tensor:
-    if isinstance(beta, Tensor):
-        betas = beta.detach().to("cpu", torch.float64)
-        if not bool(((betas > 0) & betas.isfinite()).all()):
-            raise ValueError("expected every beta to be finite and > 0.")
-        return betas if betas.ndim else float(betas)
-    return as_positive(beta, "beta")
-
-
-def _numbers(state: State) -> Tensor:
-    if state.numbers is not None:
-        return state.numbers
-    return torch.arange(state.stored, device="cpu")
-
-
-def _numbered(state: State, rows: SparseRows) -> SparseRows:
-    """The same with columns counted by the users' numbers."""
-    if state.numbers is None:
-        return rows
-    columns = state.next_number
-    return SparseRows(rows.offsets, state.numbers[rows.indices], rows.values, columns)
-
-
-def _spoil(states: Tensor, queries: Tensor) -> Tensor:
-    """NaN where the query was not finite, as in any product."""
-    finite = queries.isfinite().all(1, keepdim=True)
-    if bool(finite.all()):
-        return states
-    return torch.where(finite.to(states.device), states, math.nan)

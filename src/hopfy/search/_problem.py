@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from hopfy._kernels.select import Measure
-from hopfy.omega import Omega
 
-__all__ = ["TIES", "Problem", "reach_of"]
+__all__ = ["TIES", "Problem"]
 
 TIES = 1e-12
 """Widens a reach by this share of the best score, so that ties survive rounding."""
@@ -57,19 +55,3 @@ class Problem(NamedTuple):
             reach=self.reach[places],
             floors=self.floors[places],
         )
-
-
-def reach_of(omega: Omega, beta: float | Tensor, queries: int) -> tuple[int, Tensor] | None:
-    """Rank and distance (M,), in units of the scores, of where weights can be; None: anywhere.
-
-    ``beta`` is a number or (M,).
-    """
-    if omega.varies_by_row:
-        raise ValueError(
-            f"expected an omega with the same parameters for all queries, got {omega!r}."
-        )
-    reach = omega.reach()
-    if reach is None:
-        return None
-    betas = torch.as_tensor(beta, dtype=torch.float64, device="cpu").expand(queries)
-    return reach.rank, reach.distance / betas

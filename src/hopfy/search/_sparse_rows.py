@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,13 @@ class SparseRows:
         """A matrix of zeros, with values in the dtype and on the device of ``values``."""
         none = torch.zeros(rows + 1, dtype=torch.int64, device=values.device)
         return cls(none, none[:0], values.new_zeros(0), columns)
+
+    @classmethod
+    def of_arrays(cls, offsets: Any, indices: Any, values: Any, columns: int) -> SparseRows:
+        """From NumPy arrays, which are not copied."""
+        return cls(
+            torch.from_numpy(offsets), torch.from_numpy(indices), torch.from_numpy(values), columns
+        )
 
     @classmethod
     def assemble(cls, parts: Sequence[tuple[Tensor, SparseRows]]) -> SparseRows:

@@ -57,6 +57,7 @@ class State:
         directions: as the user asked for.
         planned_for: how many memories there were when the directions were chosen.
         lifted: whether the last coordinate is no part of the pattern (see `hopfy.memory`).
+        derived: what was made of these when it was first needed.
     """
 
     memories: Tensor
@@ -69,7 +70,7 @@ class State:
     directions: int | None
     planned_for: int
     lifted: bool
-    _derived: dict[str, Any] = field(default_factory=dict)
+    derived: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -91,7 +92,7 @@ class State:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_derived": {}, "_lock": None}
+        return {**self.__dict__, "derived": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state | {"_lock": threading.Lock()})
@@ -151,7 +152,7 @@ class State:
             alive=alive,
             numbers=numbers,
             next_number=self.next_number + new,
-            _derived={},
+            derived={},
             _lock=threading.Lock(),
         )
 
@@ -160,8 +161,8 @@ class State:
         alive = self.memories.new_ones(self.stored, dtype=torch.uint8)
         alive = alive if self.alive is None else self.alive.clone()
         alive[places] = 0
-        derived = {key: made for key, made in self._derived.items() if key != "leads"}
-        return replace(self, alive=alive, _derived=derived, _lock=threading.Lock())
+        derived = {key: made for key, made in self.derived.items() if key not in ("leads", "short")}
+        return replace(self, alive=alive, derived=derived, _lock=threading.Lock())
 
     def restricted(self, kept: Tensor, memories: Tensor | None = None) -> State:
         """Only the rows ``kept``, increasing; ``memories`` are ``self.memories[kept]`` if given."""
@@ -177,7 +178,7 @@ class State:
             plain=_plain(memories, norms),
             alive=None if alive is None or bool(alive.all()) else alive,
             numbers=numbers,
-            _derived={},
+            derived={},
             _lock=threading.Lock(),
         )
 
@@ -253,18 +254,18 @@ class State:
 
     def _euclidean_bias(self) -> _Bias:
         with self._lock:
-            if "euclidean" not in self._derived:
-                self._derived["euclidean"] = self._make_bias()
-            bias: _Bias = self._derived["euclidean"]
+            if "euclidean" not in self.derived:
+                self.derived["euclidean"] = self._make_bias()
+            bias: _Bias = self.derived["euclidean"]
             return bias
 
     def proven_leads(self) -> ProvenLeads:
         """(N,) float64 each, at first minus and plus infinity."""
         with self._lock:
-            if "leads" not in self._derived:
+            if "leads" not in self.derived:
                 none = torch.full((self.stored,), torch.inf, dtype=torch.float64, device="cpu")
-                self._derived["leads"] = ProvenLeads(-none, none)
-            leads: ProvenLeads = self._derived["leads"]
+                self.derived["leads"] = ProvenLeads(-none, none)
+            leads: ProvenLeads = self.derived["leads"]
             return leads
 
     def principal_for(self, problem: Problem) -> Principal | None:
@@ -281,13 +282,11 @@ class State:
         if not bool((problem.floors > -torch.inf).all()):
             return None
         with self._lock:
-            if "guard" not in self._derived:
+            if "guard" not in self.derived:
                 with outside_autocast(self.memories):
                     frame = leading_frame(self.memories, (3 * self.size) // 8)
-                    self._derived["guard"] = Principal.of(
-                        self.memories, frame, frame.basis.shape[1]
-                    )
-            guard: Principal = self._derived["guard"]
+                    self.derived["guard"] = Principal.of(self.memories, frame, frame.basis.shape[1])
+            guard: Principal = self.derived["guard"]
             return guard
 
     def _make_bias(self) -> _Bias:

@@ -41,12 +41,9 @@ def proves_with_index(index: ExactIndex, members: Tensor, omega: Omega, beta: Te
 def _searched(
     index: ExactIndex, members: Tensor, omega: Omega, beta: Tensor, lead: Tensor
 ) -> Tensor:
-    rivals, slack = index.rivals(members, lead)
-    row = rivals.row_of_entry
-    refuted = torch.zeros_like(beta, dtype=torch.bool)
-    refuted[row[rivals.values > slack[row]]] = True
-    proven = rivals.counts == 0
-    rest = (~proven & ~refuted).nonzero().flatten()
+    found = index.verdicts(members, lead)
+    proven = found > 0
+    rest = (found == 0).nonzero().flatten()
     if rest.numel():
         proven[rest] = proves_fixed_point(index.memories, members[rest], omega, beta[rest])
     return proven

@@ -28,14 +28,21 @@ __all__ = [
     "Fine",
     "Found",
     "Measure",
+    "Quick",
     "Search",
+    "compressed",
+    "equation_of",
     "exact_candidates",
     "exact_scores",
     "fingerprint",
     "keep_above_floor",
+    "lone_candidates",
     "mix",
+    "padded_scores",
     "reference",
     "solve",
+    "threshold_step",
+    "verdicts",
 ]
 
 FINE = 0
@@ -52,6 +59,7 @@ NOTHING_KNOWN: Array = np.empty((1, 0), np.uint8)
 ALL_ALIVE: Array = np.empty(0, np.uint8)
 NO_BIAS: Array = np.empty(0, np.float32)
 _SMALL = 1 << 22
+_MOST_CANDIDATES = 128  # of one query of `threshold_step`
 
 
 class Measure(IntEnum):
@@ -141,21 +149,137 @@ def _loops() -> Any:
     return loops
 
 
+def _short_loops() -> Any:
+    loops = compiled("select.short")
+    if loops is None:
+        raise RuntimeError("expected numba for the compiled selection; check `compiled` first.")
+    return loops
+
+
 def solve(block: Block, fine: Fine, search: Search, found: Found) -> None:
     """Add the candidates of one block to ``found``, in place."""
     rows, width = block.upper.shape
     over_rows(_loops().collect, rows, rows * width, block, fine, search, found)
 
 
+class _Rows(NamedTuple):
+    offsets: Array
+    indices: Array
+    values: Array
+
+
+class Quick(NamedTuple):
+    """A whole update of M queries: the next states (M, D) and compressed rows of weights.
+
+    ``singles``: every query has one weight, which is 1. ``doubtful``: a query may be a fixed point
+    whose weights were rounded.
+    """
+
+    states: Array
+    offsets: Array
+    indices: Array
+    values: Array
+    singles: bool
+    doubtful: bool
+
+
+def threshold_step(
+    rows: Array,
+    alive: Array,
+    queries: Array,
+    reach: Array,
+    beta: Array,
+    nudge: float,
+    equation: Array,
+    lone: bool,
+) -> Quick | None:
+    """An update over few memories, for a map with an `equation_of`; ``queries`` like the rows.
+
+    ``reach`` and ``beta`` are (1,) or (M,). ``lone``: a candidate that is alone gets weight 1.
+    None where a query is not finite or has many candidates.
+    """
+    count = queries.shape[0]
+    room = count * min(rows.shape[0], _MOST_CANDIDATES)
+    out = _Rows(np.empty(count + 1, np.int64), np.empty(room, np.int64), np.empty(room))
+    states: Array = np.empty((count, rows.shape[1]), rows.dtype)
+    end, singles, doubtful = _short_loops().threshold_step(
+        rows, alive, queries, reach, beta, nudge, equation, lone, out, states
+    )
+    if end < 0:
+        return None
+    return Quick(states, out.offsets, out.indices[:end], out.values[:end], singles, doubtful)
+
+
+def equation_of(kind: str, parameter: float) -> Array | None:
+    """The threshold equation of a closed form, if `threshold_step` can solve it."""
+    if kind == "entmax" and parameter in (1.5, 2.0):
+        return np.full((1, 3), 1.0 / (parameter - 1.0))
+    if kind == "normmax" and parameter == 2.0:
+        return np.array([[2.0, 1.0, 1.0]])
+    return None
+
+
 def exact_candidates(
-    rows: Array, queries: Array, measure: Measure, rank: int, reach: Array, nudge: float
-) -> Found:
-    """The candidates of float64 ``queries`` among few memories, all of which are scored exactly."""
+    rows: Array,
+    alive: Array,
+    queries: Array,
+    measure: Measure,
+    rank: int,
+    reach: Array,
+    nudge: float,
+) -> tuple[Found, int, int]:
+    """The candidates of ``queries`` among few memories, all of which are scored exactly.
+
+    ``reach`` is (1,) or (M,). Also the smallest and the largest number of candidates; there must be
+    a query.
+    """
     found = Found.nothing(queries.shape[0], rank, rows.shape[0])
-    _loops().candidates(
-        rows, queries, int(measure), reach, nudge, found.best, found.counts, found.indices,
+    low, high = _short_loops().candidates(
+        rows, alive, queries, int(measure), rank, reach, nudge, found.counts, found.indices,
         found.scores,
     )  # fmt: skip
+    return found, low, high
+
+
+def lone_candidates(
+    rows: Array, alive: Array, queries: Array, measure: Measure, reach: Array, nudge: float
+) -> Array | None:
+    """(M,) the only candidate of each query among few memories; None unless each has just one."""
+    out: Array = np.empty(queries.shape[0], np.int64)
+    found = _short_loops().lone_candidates(rows, alive, queries, int(measure), reach, nudge, out)
+    return out if found else None
+
+
+def padded_scores(found: Found, beta: Array, width: int) -> Array:
+    """Scores (rows, width) times beta (1,) or (rows,), measured from each row's best, then -inf."""
+    scores: Array = np.empty((found.counts.size, width))
+    _short_loops().pad_scores(found.counts, found.scores, beta, scores)
+    return scores
+
+
+def compressed(found: Found, weights: Array, table: Array) -> tuple[Array, Array, Array, Array]:
+    """Offsets, indices and values of the positive weights of the candidates, and their mixtures."""
+    rows, room = found.counts.size, weights.size
+    offsets, indices = np.empty(rows + 1, np.int64), np.empty(room, np.int64)
+    values, states = np.empty(room), np.empty((rows, table.shape[1]), table.dtype)
+    end = _short_loops().compress(
+        found.counts, found.indices, weights, table, offsets, indices, values, states
+    )
+    return offsets, indices[:end], values[:end], states
+
+
+def verdicts(
+    rows: Array,
+    alive: Array,
+    members: Array,
+    lead: Array,
+    norms: Array,
+    relative: float,
+) -> Array:
+    """Whether sets of few rows lead all others by ``lead``: 1 yes, -1 no, 0 too close to tell."""
+    found: Array = np.empty(members.shape[0], np.int8)
+    largest = float(norms.max())
+    _short_loops().verdicts(rows, alive, members, lead, norms, largest, relative, found)
     return found
 
 
@@ -187,12 +311,6 @@ def reference(scores: Tensor, rank: int, reach: float) -> Tensor:
     """
     best = scores.topk(rank, -1).values[..., -1:]
     return scores > best - reach
-
-
-class _Rows(NamedTuple):
-    offsets: Array
-    indices: Array
-    values: Array
 
 
 def mix(

@@ -5,7 +5,7 @@ One row is one query. A block of upper bounds comes in; entries that can still m
 exactly, and the best of those raise the floor for all that follow.
 
 An exact score is a float64 sum of float64 products in the order that the compiler has chosen once,
-when it compiled `_dot`: every function here calls the same code, so it gets the same bits for the same
+when it compiled `dot`: every function here calls the same code, so it gets the same bits for the same
 memory and query.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hopfy._runtime.compilation import jit
 
-__all__ = ["candidates", "collect", "fingerprint", "gather", "mix", "mix_padded", "score_block"]
+__all__ = ["collect", "dot", "fingerprint", "gather", "mix", "mix_row", "score_block"]
 
 _CHUNK = 64
 _SEEDS = 64  # above this rank, looking for seeds costs more than it saves
@@ -30,7 +30,7 @@ _PARTIAL = 2
 
 
 @jit
-def _dot(rows, c, queries, row):
+def dot(rows, c, queries, row):
     total = 0.0
     for d in range(queries.shape[1]):
         total += rows[c, d] * queries[row, d]
@@ -64,7 +64,7 @@ def _score(rows, c, queries, row, known, measure):
         return _closeness(rows, c, queries, row)
     if measure == _PARTIAL:
         return _partial(rows, c, queries, row, known)
-    return _dot(rows, c, queries, row)
+    return dot(rows, c, queries, row)
 
 
 @jit
@@ -271,28 +271,18 @@ def gather(start, stop, scores, reach, floors, nudge, best, counts, indices, kep
 
 
 @jit
-def candidates(rows, queries, measure, reach, nudge, best, counts, indices, kept):
-    """`score_block` and `gather` in one call, for few memories."""
-    known, alive = np.empty((1, 0), np.uint8), np.empty(0, np.uint8)
-    floors = np.full(queries.shape[0], -np.inf)
-    scores = np.empty((queries.shape[0], rows.shape[0]), np.float64)
-    score_block(0, queries.shape[0], rows, queries, known, measure, alive, scores)
-    gather(0, queries.shape[0], scores, reach, floors, nudge, best, counts, indices, kept)
-
-
-@jit
 def mix(start, stop, weights, table, out):
     """``out[row] = sum of values[e] * table[indices[e]]`` over the row's entries, in float64."""
     total = np.empty(table.shape[1], np.float64)
     for row in range(start, stop):
-        _mix_row(
+        mix_row(
             row, weights.offsets[row], weights.offsets[row + 1], weights.indices, weights.values,
             table, total, out,
         )  # fmt: skip
 
 
 @jit(fastmath=False)
-def _mix_row(row, begin, end, indices, values, table, total, out):
+def mix_row(row, begin, end, indices, values, table, total, out):
     total[:] = 0.0
     for e in range(begin, end):
         weight, line = values[e], table[indices[e]]
@@ -300,14 +290,6 @@ def _mix_row(row, begin, end, indices, values, table, total, out):
             total[d] += weight * line[d]
     for d in range(total.shape[0]):
         out[row, d] = total[d]
-
-
-@jit
-def mix_padded(counts, indices, values, table, out):
-    """`mix` for weights in the first ``counts[row]`` columns of each row."""
-    total = np.empty(table.shape[1], np.float64)
-    for row in range(counts.shape[0]):
-        _mix_row(row, 0, counts[row], indices[row], values[row], table, total, out)
 
 
 @jit

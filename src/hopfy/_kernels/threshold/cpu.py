@@ -41,7 +41,7 @@ from hopfy._kernels.rows.scan import (
 )
 from hopfy._runtime.compilation import inlined, jit, part
 
-__all__ = ["SHORT", "candidates", "cheap_root", "cheap_step", "root", "solve", "step"]
+__all__ = ["SHORT", "candidates", "cheap_root", "cheap_step", "root", "short_rows", "solve", "step"]
 
 SHORT = 128  # in rows up to this size every entry is a candidate if powers are cheap
 _STEPS = 200  # Newton needs a few; the limit only stops a loop that rounding keeps alive
@@ -57,7 +57,7 @@ def solve(scores, equation, weights=None):
     """
     gamma, _, exponent = equation[0]
     if len(equation) == 1 and gamma in (1.0, 2.0) and exponent in (1.0, 2.0):
-        kernel = _short_rows if scores.shape[-1] <= SHORT else _long_rows
+        kernel = short_rows if scores.shape[-1] <= SHORT else _long_rows
     else:
         kernel = _any_rows
     return run_forward(kernel, scores, equation, weights)[0]
@@ -67,7 +67,7 @@ def solve(scores, equation, weights=None):
 
 
 @jit
-def _short_rows(start, stop, scores, bits, equation, weights):
+def short_rows(start, stop, scores, bits, equation, weights):
     """Rows of up to SHORT entries, gamma and the exponent 1 or 2, one equation for all rows.
 
     Newton runs in the row's own dtype over all entries: whole vectors of them cost less than
