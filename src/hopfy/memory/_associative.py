@@ -437,7 +437,7 @@ class AssociativeMemory(Filed, Estimator):
                 snapshot.derive_again("network", network)
             index = index.with_scratch(self._scratch)
         prepared = snapshot.derived("prepared", lambda: PreparedMap.of(network.omega))
-        return Engine(snapshot.contents, network, index, prepared, self._scratch, max_steps)
+        return Engine(snapshot.contents, network, index, self._scratch, max_steps, prepared)
 
 
 def _value_at(contents: Contents, place: int) -> Any:

@@ -46,13 +46,17 @@ class Engine:
     contents: Contents
     network: HopfieldNetwork
     index: ExactIndex | None
-    prepared: PreparedMap
     scratch: int
     max_steps: int
+    prepared_map: PreparedMap | None = None
 
     @property
     def omega(self) -> Omega:
         return self.network.omega
+
+    @property
+    def prepared(self) -> PreparedMap:
+        return PreparedMap.of(self.omega) if self.prepared_map is None else self.prepared_map
 
     def pieces(self, cues: Tensor, known: Tensor | None) -> Iterator[Piece]:
         """What the cues (Q, D) lead to, where ``known`` (Q, D), each part within the scratch."""
