@@ -14,7 +14,7 @@ import pytest
 
 import hopfy
 from hopfy._runtime import kernel_cache
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import jit, part
 
 SOURCE = str(Path(hopfy.__file__).parents[1])
 
@@ -169,3 +169,28 @@ print(sum(cpu._short_rows.stats.cache_misses.values()))
         for _ in range(2)
     ]
     assert misses == ["1", "0"]
+
+
+@part
+def _shifted(value: float, by: int) -> float:
+    return value + by
+
+
+@part
+def _shifted_twice(value: float, by: int) -> float:
+    return _shifted(_shifted(value, by), 1)  # a literal and a variable
+
+
+def shift(start: int, stop: int, values: np.ndarray) -> None:
+    for i in range(start, stop):
+        values[i] = _shifted_twice(values[i], i)
+
+
+def test_parts_are_translated_once_and_compiled_with_their_kernel(folder: Path) -> None:
+    for _ in range(2):  # compiled, then found on disk
+        kernel, values = jit(shift), np.zeros(3)
+        kernel(0, 3, values)
+        assert values.tolist() == [1, 2, 3]
+    assert sum(kernel.stats.cache_hits.values()) == 1
+    assert len(list(folder.iterdir())) == 1  # no code for the parts
+    assert len(_shifted.signatures) == len(_shifted_twice.signatures) == 1

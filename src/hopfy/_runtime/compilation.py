@@ -57,7 +57,10 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return function
     import numba
 
-    return numba.njit(**(_OPTIONS | {"no_cpython_wrapper": True} | options))(function)
+    from hopfy._runtime.parts import PartCompiler, widen_literals
+
+    own = {"no_cpython_wrapper": True, "pipeline_class": PartCompiler}
+    return widen_literals(numba.njit(**(_OPTIONS | own | options))(function))
 
 
 def inlined(function: Callable[..., Any]) -> Any:

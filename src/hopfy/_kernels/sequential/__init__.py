@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
@@ -69,20 +70,63 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False)
     if kernels is None:
         return Solution(*plain.solve(scores, edges, k))
     solution = _blank(*scores.shape)
-    answers = _arrays(kernels, solution)
-    inputs = (scores.numpy(), edges.numpy(), k.numpy(), answers)
-    rows, work = len(scores), 32 * scores.numel()
-    over_rows(kernels.relax_rows, rows, work, *inputs)
-    if always_active:
-        which = torch.arange(rows, device="cpu")
-    elif rows and int(solution.size.amin()) < 0:
-        which = (solution.size[:, 0] < 0).nonzero()[:, 0]
-    else:
-        return solution
+    over = partial(_relax, kernels, solution)
+    over(scores, edges, k, kernels.ROUGH)
+    verdicts = None
+    if len(scores) and int(solution.size.amin()) == kernels.LARGE:
+        missing = solution.missing.clone()
+        scores, edges, k, verdicts = _reduced(kernels, solution, scores, edges, k)
+        over(scores, edges, k, math.inf)
+        solution.missing.copy_(missing)
+    which = (solution.size[:, 0] < (1 if always_active else 0)).nonzero()[:, 0]
+    if len(which):
+        solution = _with_active_sets(kernels, solution, which, scores, edges, k)
+    if verdicts is not None:
+        _overwrite(kernels, solution, verdicts)
+    return solution
+
+
+def _relax(
+    kernels: ModuleType, solution: Solution, scores: Tensor, edges: Tensor, k: Tensor, limit: float
+) -> None:
+    inputs = (scores.numpy(), edges.numpy(), k.numpy(), limit, _arrays(kernels, solution))
+    over_rows(kernels.relax_rows, len(scores), 32 * scores.numel(), *inputs)
+
+
+def _reduced(
+    kernels: ModuleType, solution: Solution, scores: Tensor, edges: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The rows without what their large numbers settle: 0 or 1 in the last tensor, else -1."""
+    (rows, n), which = scores.shape, (solution.size[:, 0] == kernels.LARGE).nonzero()[:, 0]
+    inputs = (scores.clone(), edges.expand(rows, n - 1).clone(), k.clone())
+    found = torch.empty(len(which), n, dtype=torch.int8, device="cpu")
+    arrays = [part.numpy() for part in (which, *inputs, found)]
+    over_rows(kernels.reduce_rows, len(which), 64 * found.numel(), *arrays)
+    verdicts = torch.full((rows, n), -1, dtype=torch.int8, device="cpu")
+    return *inputs, verdicts.index_copy_(0, which, found)
+
+
+def _overwrite(kernels: ModuleType, solution: Solution, verdicts: Tensor) -> None:
+    settled = verdicts >= 0
+    solution.y.copy_(torch.where(settled, verdicts.to(solution.y.dtype), solution.y))
+    solution.unit.masked_fill_(settled, kernels.CERTAIN)
+
+
+def _with_active_sets(
+    kernels: ModuleType,
+    solution: Solution,
+    which: Tensor,
+    scores: Tensor,
+    edges: Tensor,
+    k: Tensor,
+) -> Solution:
+    """The solution with that of the given rows by active sets, and these."""
+    inputs = (which, scores, edges, k)
+    arrays = [*(part.numpy() for part in inputs), _arrays(kernels, solution)]
     parts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def chunk(start: int, stop: int) -> None:
-        indicators, numbers = kernels.active_rows(start, stop, which.numpy(), *inputs)
+        indicators, numbers = kernels.active_rows(start, stop, *arrays)
         parts[start] = torch.from_numpy(indicators), torch.from_numpy(numbers)
 
     over_rows(chunk, len(which), 512 * len(which) * scores.shape[1])

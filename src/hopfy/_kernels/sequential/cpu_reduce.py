@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopfy._runtime.compilation import part
+from hopfy._runtime.compilation import jit, part
 
-__all__ = ["ROUGH", "largest", "reduce"]
+__all__ = ["ROUGH", "reduce_rows"]
 
 # Numbers up to this size leave the solvers enough digits.
 ROUGH = 1e3
@@ -36,58 +36,83 @@ _OVERFLOW, _SCALE = 1e290, 2.0**-60
 _MOST = 1e300
 
 
-@part
-def largest(theta, edge):
-    """The largest size of a score; NaN and infinities give infinity."""
-    most = 0.0
-    for i in range(theta.shape[0]):
-        size = max(abs(theta[i]), abs(edge[i]))
-        if not size <= most:
-            most = size if size <= np.inf else np.inf
-    return most
+@jit
+def reduce_rows(start, stop, which, scores, edges, k, verdicts):
+    """Settle positions of rows ``which[start:stop]`` and take them out, all in place.
 
-
-@part
-def reduce(where, theta, edge, k, y, unit, certain):
-    """Settle positions of the row (``edge[i]`` rewards the pair i - 1, i) and take them out.
-
-    ``y`` and ``unit`` (of the full row, at ``where``) get 0 or 1 and ``certain`` for these. Returns
-    the number of positions left, at the front of the arrays, and their budget.
+    ``verdicts`` (len(which), N) gets 0 or 1 for the positions that are settled, and -1 for all
+    others. What is left is a row of its own: scores (-inf where settled or masked), pair scores and
+    budget.
     """
-    n = theta.shape[0]
+    size = scores.shape[1]
+    where, theta, edge = np.empty(size, np.int64), np.empty(size), np.empty(size)
+    for index in range(start, stop):
+        r = which[index]
+        n = 0
+        for i in range(size):
+            verdicts[index, i] = -1
+            if scores[r, i] > -np.inf:
+                joined = n > 0 and where[n - 1] == i - 1
+                where[n], theta[n] = i, scores[r, i]
+                edge[n] = edges[r, i - 1] if joined else 0.0
+                n += 1
+        n, k[r] = _reduce(where, theta, edge, n, min(k[r], n), verdicts[index])
+        for i in range(size):
+            scores[r, i] = -np.inf
+        for s in range(n):
+            scores[r, where[s]] = theta[s]
+            if s > 0 and where[s - 1] == where[s] - 1:
+                edges[r, where[s - 1]] = edge[s]
+
+
+@part
+def _reduce(where, theta, edge, n, k, verdicts):
+    """Settle what can be settled of n positions (``edge[i]`` rewards the pair i - 1, i).
+
+    Returns the number of positions left, at the front of the arrays, and their budget.
+    """
     verdict = np.empty(n, np.int8)
     raised = False
-    while n > 0 and largest(theta[:n], edge[:n]) > ROUGH:
-        _shift(theta[:n])
-        settled = 0
+    while n > 0 and _largest(theta, edge, n) > ROUGH:
+        _shift(theta, n)
         if k == 0 or k == n:
-            verdict[:n] = 1 if k == n else 0
             settled = n
+            for i in range(n):
+                verdict[i] = 1 if k == n else 0
         else:
-            settled = _by_exchange(theta[:n], edge[:n], k, verdict)
-            if settled == 0 and largest(theta[:n], edge[:n]) > ROUGH:
-                settled, forbidden = _by_best_subsets(theta[:n], edge[:n], k, verdict, raised)
+            settled = _by_exchange(theta, edge, n, k, verdict)
+            if settled == 0:
+                settled, forbidden = _by_best_subsets(theta, edge, n, k, verdict, raised)
                 if settled == 0 and (raised or not forbidden):
                     break
                 raised = settled == 0
         if settled > 0:
-            n, k = _take_out(where, theta, edge, n, k, verdict, y, unit, certain)
+            n, k = _take_out(where, theta, edge, n, k, verdict, verdicts)
     return n, k
 
 
 @part
-def _shift(theta):
+def _largest(theta, edge, n):
+    """The largest size of a score."""
+    most = 0.0
+    for i in range(n):
+        most = max(most, max(abs(theta[i]), abs(edge[i])))
+    return most
+
+
+@part
+def _shift(theta, n):
     """Subtract the smallest score in size: every subset has size k, so nothing changes."""
     least = theta[0]
-    for score in theta:
-        if abs(score) < abs(least):
-            least = score
-    for i in range(theta.shape[0]):
+    for i in range(n):
+        if abs(theta[i]) < abs(least):
+            least = theta[i]
+    for i in range(n):
         theta[i] = min(max(theta[i] - least, -_MOST), _MOST)
 
 
 @part
-def _take_out(where, theta, edge, n, k, verdict, y, unit, certain):
+def _take_out(where, theta, edge, n, k, verdict, verdicts):
     """Remove what has a verdict; neighbors of selected positions get the pair's score."""
     for i in range(n):
         if verdict[i] < 0:
@@ -103,8 +128,7 @@ def _take_out(where, theta, edge, n, k, verdict, y, unit, certain):
     left = 0
     for i in range(n):
         if verdict[i] >= 0:
-            y[where[i]] = verdict[i]
-            unit[where[i]] = certain
+            verdicts[where[i]] = verdict[i]
             k -= verdict[i]
         else:
             where[left], theta[left], edge[left] = where[i], theta[i], edge[i]
@@ -113,9 +137,8 @@ def _take_out(where, theta, edge, n, k, verdict, y, unit, certain):
 
 
 @part
-def _by_exchange(theta, edge, k, verdict):
+def _by_exchange(theta, edge, n, k, verdict):
     """Set ``verdict`` to 0 or 1 where the exchange test settles it, else -1; return how often."""
-    n = theta.shape[0]
     upper, lower = np.empty(n), np.empty(n)
     for i in range(n):
         before, after = edge[i], edge[i + 1] if i + 1 < n else 0.0
@@ -123,8 +146,8 @@ def _by_exchange(theta, edge, k, verdict):
         lower[i] = theta[i] + min(before, 0.0) + min(after, 0.0)
         room = 2.0 + _NOISE * (abs(theta[i]) + abs(before) + abs(after))
         lower[i] -= room
-    high = np.partition(lower, n - k)[n - k]  # k positions have this or more
-    low = np.partition(upper, n - k - 1)[n - k - 1]  # n - k positions have this or less
+    high = _smallest(lower, n - k)  # k positions have this or more
+    low = _smallest(upper, n - k - 1)  # n - k positions have this or less
     settled = 0
     for i in range(n):
         verdict[i] = -1
@@ -137,15 +160,46 @@ def _by_exchange(theta, edge, k, verdict):
 
 
 @part
-def _by_best_subsets(theta, edge, k, verdict, raised):
+def _smallest(values, rank):
+    """The value with ``rank`` others before it in ascending order (quickselect)."""
+    ordered = values.copy()
+    low, high = 0, ordered.shape[0] - 1
+    while low < high:
+        pivot = ordered[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while ordered[i] < pivot:
+                i += 1
+            while ordered[j] > pivot:
+                j -= 1
+            if i <= j:
+                ordered[i], ordered[j] = ordered[j], ordered[i]
+                i += 1
+                j -= 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            break
+    return ordered[rank]
+
+
+@part
+def _by_best_subsets(theta, edge, n, k, verdict, raised):
     """The same by the best subsets; also whether a penalty that nobody pays could be raised.
 
     If nothing is settled and such penalties were not ``raised`` before, they are.
     """
-    n = theta.shape[0]
-    scale = _SCALE if largest(theta, edge) > _OVERFLOW else 1.0
-    scores, pairs = scale * theta, scale * edge
-    ahead, behind = _tables(scores, pairs, k), _tables(scores[::-1], _turned(pairs), k)
+    scale = _SCALE if _largest(theta, edge, n) > _OVERFLOW else 1.0
+    scores, pairs = np.empty(n), np.empty(n)
+    backward, turned = np.empty(n), np.empty(n)
+    for i in range(n):
+        scores[i], pairs[i] = scale * theta[i], scale * edge[i]
+    for i in range(n):
+        backward[i] = scores[n - 1 - i]
+        turned[i] = pairs[n - i] if i > 0 else 0.0
+    ahead, behind = _tables(scores, pairs, n, k), _tables(backward, turned, n, k)
     best = max(ahead[0, n, k], ahead[1, n, k])
     margin = scale * 2.0 * min(k, n - k)
     positive = 0.0
@@ -165,7 +219,7 @@ def _by_best_subsets(theta, edge, k, verdict, raised):
         unpaid[i] = edge[i] < -ROUGH and _trails(pairs[i] + pair, best, margin)
         forbidden |= unpaid[i]
     if settled == 0 and forbidden and not raised:
-        _raise(theta, edge, k, unpaid, best / scale, margin / scale)
+        _raise(theta, edge, n, k, unpaid, best / scale, margin / scale)
     return settled, forbidden
 
 
@@ -175,13 +229,12 @@ def _trails(score, best, margin):
 
 
 @part
-def _raise(theta, edge, k, unpaid, best, margin):
+def _raise(theta, edge, n, k, unpaid, best, margin):
     """Penalties that are just large enough: with one of them no subset comes near the best."""
-    n = theta.shape[0]
     for i in range(n):
         if unpaid[i]:
             edge[i] = 0.0
-    table = _tables(theta, edge, k)
+    table = _tables(theta, edge, n, k)
     penalty = best - margin - 1.0 - max(table[0, n, k], table[1, n, k])
     for i in range(n):
         if unpaid[i]:
@@ -189,20 +242,13 @@ def _raise(theta, edge, k, unpaid, best, margin):
 
 
 @part
-def _turned(edge):
-    """Pair scores of the row read from its end."""
-    n = edge.shape[0]
-    turned = np.zeros(n)
-    for i in range(1, n):
-        turned[i] = edge[n - i]
-    return turned
-
-
-@part
-def _tables(theta, edge, k):
+def _tables(theta, edge, n, k):
     """``[s, i, j]``: the best score of i positions with j selected, the last of them in state s."""
-    n = theta.shape[0]
-    table = np.full((2, n + 1, k + 1), -np.inf)
+    table = np.empty((2, n + 1, k + 1))
+    for state in range(2):
+        for i in range(n + 1):
+            for j in range(k + 1):
+                table[state, i, j] = -np.inf
     table[0, 0, 0] = 0.0
     for i in range(n):
         for j in range(min(i + 1, k) + 1):

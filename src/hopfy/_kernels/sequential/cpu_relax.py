@@ -1,0 +1,240 @@
+# mypy: ignore-errors
+r"""Sequential k-subsets, compiled: the relaxation that is nearly always exact, and its certificate.
+
+Replace the hull of the subsets by a simpler, larger set: neighbors agree pair by pair, and
+:math:`1^\top y = k`. Then a pair's score is :math:`t \min(y, y')` for a reward :math:`t \ge 0` and
+:math:`t \max(0, y + y' - 1)` for a penalty :math:`t < 0`. Count a position on the far side of a
+penalty by :math:`1 - y` (its *sign* is -1) and both become
+:math:`t (y + y') / 2 - |t| |\tilde y - \tilde y'| / 2`: the relaxed problem is total-variation
+denoising, clipped to [0, 1], with one threshold for the budget. It costs O(N) for each threshold
+tried, and one is enough where no reward is negative.
+
+The relaxed solution solves the real problem if and only if it is a mixture of subsets of size k
+whose neighbors are as dependent as the pair scores assume. They are if all positions of a run of
+fractional ones follow one uniform variable; the run then has a known distribution of sizes.
+Different runs are free, and `is_mixture` looks for a joint law under which the total is always k.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hopfy._kernels.sequential.cpu_mixture import is_mixture
+from hopfy._kernels.sequential.cpu_rows import LARGE, MASKED, OPEN, gather, leading, new_row
+from hopfy._runtime.compilation import jit, part
+
+__all__ = ["TOO_LARGE", "largest", "relax", "relax_rows"]
+
+# Scores above this size are left to the active set alone: the relaxation would lose half of the digits.
+TOO_LARGE = 1e7
+
+
+@jit
+def relax_rows(start, stop, scores, edges, k, limit, answers):
+    """Relax rows ``start`` to ``stop``; those that need an active set get OPEN for their size.
+
+    Rows with a number above ``limit`` get LARGE and are left alone.
+    """
+    whole = new_row(scores.shape[1])
+    for r in range(start, stop):
+        n = gather(scores[r], edges[r % edges.shape[0]], whole)
+        answers.missing[r] = max(k[r] - n, 0) if n > 0 else 0
+        answers.size[r, 0] = 0
+        for i in range(scores.shape[1]):
+            answers.y[r, i] = 0.0 if n >= 0 else np.nan
+            answers.unit[r, i] = MASKED
+        if n <= 0:
+            continue
+        row, budget = leading(whole, n), min(k[r], n)
+        size = largest(row.theta, row.edge)
+        if size > limit or size > TOO_LARGE:
+            answers.size[r, 0] = LARGE if size > limit else OPEN
+            continue
+        relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
+        if is_mixture(row.value, row.edge, row.unit, row.sign, budget):
+            for i in range(n):
+                answers.y[r, row.where[i]] = min(max(row.value[i], 0.0), 1.0)
+                answers.unit[r, row.where[i]] = row.unit[i]
+        else:
+            answers.size[r, 0] = OPEN
+
+
+@part
+def largest(theta, edge):
+    """The largest size of a score."""
+    most = 0.0
+    for i in range(theta.shape[0]):
+        most = max(most, max(abs(theta[i]), abs(edge[i])))
+    return most
+
+
+@part
+def relax(theta, edge, k, value, unit, sign):
+    """Solve the relaxed row: ``clip(value, 0, 1)`` is the solution; return the threshold.
+
+    ``edge[i]`` rewards the pair (i - 1, i). Fractional positions that move as one share a number in
+    ``unit``; all others have -1. ``sign`` tells which positions count by 1 - y.
+    """
+    n = theta.shape[0]
+    center = np.empty(n)
+    fused = np.empty(n)
+    _find_center(theta, edge, center)
+    penalties = _signs(edge, sign)
+    if penalties == 0:
+        _denoise(center, edge, fused)
+        threshold = _threshold(fused, k)
+        for i in range(n):
+            fused[i] -= threshold
+    else:
+        threshold = _search(center, edge, sign, k, fused)
+    count = -1
+    for i in range(n):
+        unit[i] = -1
+        if 0.0 < fused[i] < 1.0:
+            if i == 0 or unit[i - 1] < 0 or edge[i] == 0.0 or fused[i] != fused[i - 1]:
+                count += 1
+            unit[i] = count
+        value[i] = fused[i] if sign[i] > 0 else 1.0 - fused[i]
+    return threshold
+
+
+@part
+def _signs(edge, sign):
+    """Flip the sign across every penalty; return their number."""
+    penalties = 0
+    sign[0] = 1
+    for i in range(1, edge.shape[0]):
+        penalties += edge[i] < 0.0
+        sign[i] = -sign[i - 1] if edge[i] < 0.0 else sign[i - 1]
+    return penalties
+
+
+@part
+def _find_center(theta, edge, center):
+    """What each position would be without its neighbors' pull."""
+    n = theta.shape[0]
+    for i in range(n):
+        pull = theta[i]
+        if i > 0:
+            pull += 0.5 * edge[i]
+        if i + 1 < n:
+            pull += 0.5 * edge[i + 1]
+        center[i] = 0.5 * pull
+
+
+@part
+def _denoise(center, edge, out):
+    r"""Minimize :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
+
+    Going right, the derivative of the best value of a prefix, as a function of its last entry, is
+    increasing and piecewise linear: a list of knots. The next pair cuts it off at plus and minus
+    its weight; where it does are the bounds that the walk back clips to.
+    """
+    n = center.shape[0]
+    knot, slope, level = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
+    low, high = np.empty(n), np.empty(n)
+    left, right = n + 1, n
+    cut = 0.0
+    for i in range(n):
+        a, b = 1.0, -cut - center[i]
+        c, d = 1.0, cut - center[i]
+        cut = 0.25 * abs(edge[i + 1]) if i + 1 < n else 0.0
+        while left <= right and a * knot[left] + b <= -cut:
+            a += slope[left]
+            b += level[left]
+            left += 1
+        while left <= right and c * knot[right] + d >= cut:
+            c -= slope[right]
+            d -= level[right]
+            right -= 1
+        low[i] = (-cut - b) / a
+        high[i] = (cut - d) / c
+        left -= 1
+        knot[left], slope[left], level[left] = low[i], a, b + cut
+        right += 1
+        knot[right], slope[right], level[right] = high[i], -c, cut - d
+    out[n - 1] = low[n - 1]
+    for i in range(n - 2, -1, -1):
+        out[i] = min(max(out[i + 1], low[i]), high[i])
+
+
+@part
+def _threshold(values, k):
+    """The root of sum(clip(values - threshold, 0, 1)) = k: Newton, kept inside a bracket."""
+    low, high = values[0], values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
+    low -= 1.0
+    at = 0.5 * (low + high)
+    for _ in range(200):
+        surplus = -float(k)
+        between = 0
+        for value in values:
+            share = min(max(value - at, 0.0), 1.0)
+            surplus += share
+            between += 0.0 < share < 1.0
+        if surplus >= 0.0:
+            low = at
+        else:
+            high = at
+        step = at + surplus / between if between > 0 else np.inf
+        if step == at:
+            break
+        at = step if low < step < high else 0.5 * (low + high)
+        if at <= low or at >= high:
+            break
+    return at
+
+
+@part
+def _search(center, edge, sign, k, fused):
+    """Find the threshold when some edges are penalties; ``fused`` is the solution before clipping.
+
+    The budget used falls with the threshold along straight pieces: Newton, kept inside a bracket.
+    """
+    n = center.shape[0]
+    data = np.empty(n)
+    low, high, reach = center[0], center[0], 0.0
+    for i in range(n):
+        low, high = min(low, center[i]), max(high, center[i])
+        reach = max(reach, abs(edge[i]))
+    low -= 1.0 + reach
+    high += 1.0 + reach
+    at = 0.5 * (low + high)
+    for _ in range(200):
+        for i in range(n):
+            data[i] = center[i] - at if sign[i] > 0 else 1.0 - (center[i] - at)
+        _denoise(data, edge, fused)
+        surplus, slope = _surplus(fused, edge, sign, k)
+        if surplus >= 0.0:
+            low = at
+        else:
+            high = at
+        step = at + surplus / slope if slope > 0.0 else np.inf
+        if abs(surplus) <= 1e-14 * k or step == at:
+            break
+        at = step if low < step < high else 0.5 * (low + high)
+        if at <= low or at >= high:
+            break
+    return at
+
+
+@part
+def _surplus(fused, edge, sign, k):
+    """Budget used above k, and how fast a higher threshold lowers it."""
+    n = fused.shape[0]
+    total, slope = -float(k), 0.0
+    start = 0
+    while start < n:
+        stop = start + 1
+        while stop < n and edge[stop] != 0.0 and fused[stop] == fused[start]:
+            stop += 1
+        value = min(max(fused[start], 0.0), 1.0)
+        balance = 0
+        for i in range(start, stop):
+            balance += sign[i]
+            total += value if sign[i] > 0 else 1.0 - value
+        if 0.0 < value < 1.0:
+            slope += balance * balance / (stop - start)
+        start = stop
+    return total, slope
