@@ -9,6 +9,8 @@ everything in it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import _dynfunc, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
@@ -65,7 +67,7 @@ class PartCompiler(CompilerBase):
         return [pipeline]
 
 
-def widen_literals(dispatcher):
+def widen_literals(dispatcher: Any) -> Any:
     """Compile for integers, not once more for each literal such as 0 that is passed."""
     resolve = dispatcher.get_call_template
 
