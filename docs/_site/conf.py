@@ -76,11 +76,40 @@ def reset_style(_: object, __: str) -> None:
     torch.manual_seed(0)
 
 
+# From retrieval over maps and layers to applications and scale.
+EXAMPLES = [
+    "denoise_digits.py",
+    "energy_landscape.py",
+    "temperature.py",
+    "classic_to_modern.py",
+    "two_at_once.py",
+    "sparse_attention.py",
+    "learnable_alpha.py",
+    "chain_tagger.py",
+    "soft_sorting.py",
+    "own_structure.py",
+    "mil_explained.py",
+    "rationales.py",
+    "larger_than_ram.py",
+    "sharded_memory.py",
+]
+
+
+class InOrder:
+    """Places the examples in the order of the list above."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str) -> int:
+        return EXAMPLES.index(name)
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "examples",
     "filename_pattern": r"/[^_]\w*\.py$",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": InOrder,
     "image_scrapers": (PairScraper(),),
     "reset_modules": (reset_style,),
     "remove_config_comments": True,

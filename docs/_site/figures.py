@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex, to_rgba
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 
 from hopfy.plot.style import INK, color_of
@@ -14,6 +18,8 @@ from hopfy.plot.style import INK, color_of
 # What is drawn in ink on a light page, and with what on a dark one.
 DARK = {INK: "#e8e6e3", "#000000": "#e8e6e3", "#ffffff": "#131416", "#8a8a8a": "#9a9a9a"}
 DARK |= {"#e5e5e5": "#33363b", "#444444": "#c9c7c3", "#cccccc": "#55585d", "#d0d0d0": "#44474c"}
+# Blue and green are too dim on a dark page.
+DARK |= {"#0072b2": "#4aa3df", "#009e73": "#22b98f"}
 PAGE = {"light": "#ffffff", "dark": "#131416"}
 
 
@@ -50,20 +56,42 @@ def use_style() -> None:
 
 
 def darken(figure: Figure) -> None:
-    """Exchange ink and paper in place; all other colors stay."""
-    pairs = (
-        ("get_color", "set_color"),
-        ("get_facecolor", "set_facecolor"),
-        ("get_edgecolor", "set_edgecolor"),
-        ("get_markerfacecolor", "set_markerfacecolor"),
-        ("get_markeredgecolor", "set_markeredgecolor"),
-    )
-    for artist in figure.findobj(lambda _: True):
-        for ask, tell in pairs:
-            if hasattr(artist, ask) and hasattr(artist, tell):
-                _exchange(artist, ask, tell)
+    """Exchange ink and paper in place; pictures and what is drawn over them stay as they are."""
+    figure.set_facecolor(PAGE["dark"])
+    outside = [artist for artist in figure.get_children() if not isinstance(artist, Axes)]
     for axes in figure.axes:
         axes.tick_params(axis="both", which="both", color=DARK[INK], labelcolor=DARK[INK])
+        around = [
+            axes.title,
+            axes._left_title,
+            axes._right_title,
+            axes.xaxis.label,
+            axes.yaxis.label,
+        ]
+        around += list(axes.spines.values())
+        outside += around if _has_picture(axes) else [*around, *axes.get_children()]
+        legend = axes.get_legend()
+        outside += [legend] if legend and _has_picture(axes) else []
+    for artist in outside:
+        for each in artist.findobj():
+            for ask, tell in _COLORS:
+                if hasattr(each, ask) and hasattr(each, tell):
+                    _exchange(each, ask, tell)
+
+
+def _has_picture(axes: Axes) -> bool:
+    """Whether the axes hold an image or filled contours, which have their own paper."""
+    filled = (QuadMesh, ContourSet)
+    return bool(axes.images) or any(isinstance(each, filled) for each in axes.collections)
+
+
+_COLORS = (
+    ("get_color", "set_color"),
+    ("get_facecolor", "set_facecolor"),
+    ("get_edgecolor", "set_edgecolor"),
+    ("get_markerfacecolor", "set_markerfacecolor"),
+    ("get_markeredgecolor", "set_markeredgecolor"),
+)
 
 
 def _exchange(artist: Any, ask: str, tell: str) -> None:
@@ -91,8 +119,11 @@ def save_pair(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write ``NAME.png`` and ``NAME-dark.png``; the figure is dark afterward."""
     dark = path.with_name(f"{path.stem}-dark{path.suffix}")
     figure.savefig(path, facecolor=PAGE["light"], bbox_inches="tight", pad_inches=0.08)
-    darken(figure)
-    figure.savefig(dark, facecolor=PAGE["dark"], bbox_inches="tight", pad_inches=0.08)
+    if all(axes.axison for axes in figure.axes):
+        darken(figure)
+        figure.savefig(dark, facecolor=PAGE["dark"], bbox_inches="tight", pad_inches=0.08)
+    else:  # pictures that fade into white paper keep it
+        shutil.copy(path, dark)
     return path, dark
 
 
