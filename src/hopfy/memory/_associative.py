@@ -27,6 +27,7 @@ from hopfy.memory._estimator import Estimator
 from hopfy.memory._filed import Filed
 from hopfy.memory._guarantee import Guarantee, guarantee
 from hopfy.memory._lift import squared_lengths
+from hopfy.memory._ordered import Ordered
 from hopfy.memory._recall import Collector, Recall, certain_recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Snapshot, Store
@@ -66,7 +67,7 @@ class Neighbors(NamedTuple):
     scores: Any
 
 
-class AssociativeMemory(Filed, Estimator):
+class AssociativeMemory(Filed, Estimator, Ordered):
     r"""Patterns that are recalled from damaged or incomplete cues, with a proof where there is one.
 
     A `HopfieldNetwork` does the recalling. The memory adds what a person needs around it: patterns
