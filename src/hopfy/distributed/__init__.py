@@ -12,6 +12,7 @@ from hopfy.distributed._errors import (
     RemoteError,
 )
 from hopfy.distributed._group import Traffic
+from hopfy.distributed._lookup import ShardedHopfieldLookup, sharded_parameters
 from hopfy.distributed._memory import ShardedMemory
 from hopfy.distributed._network import ShardedHopfieldNetwork
 from hopfy.distributed._simulation import Simulation, simulate
@@ -21,9 +22,11 @@ __all__ = [
     "DistributedError",
     "LostProcessError",
     "RemoteError",
+    "ShardedHopfieldLookup",
     "ShardedHopfieldNetwork",
     "ShardedMemory",
     "Simulation",
     "Traffic",
+    "sharded_parameters",
     "simulate",
 ]

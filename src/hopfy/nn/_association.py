@@ -106,7 +106,7 @@ class Association(nn.Module):
                 f"{queries.shape[-1]} and {memories.shape[-1]} in each head."
             )
         omega = self.omega if omega is None else as_omega(omega)
-        state, scale = self._scaled(queries)
+        state, scale = self.scaled(queries)
 
         def attend(state: Tensor, values: Tensor, dropout: float, need_weights: bool) -> Any:
             shared = memories.ndim > 2 and memories.shape[-3] != state.shape[-3]
@@ -124,6 +124,16 @@ class Association(nn.Module):
             )
             return (self.state(found[0]), found[1]) if need_weights else self.state(found)
 
+        return self.iterate(state, memories, values, attend, need_weights)
+
+    def iterate(
+        self, state: Tensor, memories: Tensor, values: Tensor, attend: Any, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """All steps, by a function ``attend(state, values, dropout, need_weights)``.
+
+        ``state`` are `scaled` queries. It gives what the states retrieve from the values, and the
+        weights too where they are needed.
+        """
         if self.max_steps > 1 and self.tol > 0:
             state = self._settled(state, memories, attend)
         elif self.max_steps > 1:
@@ -135,7 +145,7 @@ class Association(nn.Module):
     def _stepped(self, state: Tensor, memories: Tensor, attend: Any) -> Tensor:
         """The queries after all steps but the last; a fixed point is where nothing moves."""
         for _ in range(self.max_steps - 1):
-            update = self._scaled(attend(state, memories, 0.0, False))[0]
+            update = self.scaled(attend(state, memories, 0.0, False))[0]
             still = values_can_be_read(update) and torch.equal(update, state)
             state = update
             if still:
@@ -157,7 +167,7 @@ class Association(nn.Module):
             if values_can_be_read(moving) and not bool(moving.any()):
                 break
             before = weights
-            state = torch.where(moving, self._scaled(found)[0], state)
+            state = torch.where(moving, self.scaled(found)[0], state)
         return state
 
     @property
@@ -165,7 +175,7 @@ class Association(nn.Module):
         """Whether what a head retrieves stays as it is."""
         return isinstance(self.state, State) and self.state.is_identity
 
-    def _scaled(self, queries: Tensor) -> tuple[Tensor, float]:
+    def scaled(self, queries: Tensor) -> tuple[Tensor, float]:
         """Queries and a number whose product is the queries times beta."""
         beta = self._beta_beside_rows()
         return (queries * beta, 1.0) if isinstance(beta, Tensor) else (queries, float(beta))
