@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfy.bench._attention import bench_attention
 from hopfy.bench._busy import bench_busy
+from hopfy.bench._first_call import bench_first_call
 from hopfy.bench._gpu import bench_gpu
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
@@ -32,6 +33,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "retrieval": bench_retrieval,
     "memory": bench_memory,
     "busy": bench_busy,
+    "first-call": bench_first_call,
     "rationale": bench_rationale,
     "mil": bench_mil,
     "gpu": bench_gpu,

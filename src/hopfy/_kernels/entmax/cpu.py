@@ -45,7 +45,8 @@ def _solve_regime(scores, alphas, regime, weights):
         return run_forward(_softmax, scores, alphas, weights)[0]
     if regime <= 2.0:
         return threshold.solve(scores, _equation(alphas), weights)
-    return run_forward(_concave, scores, alphas, weights)[0]
+    kernel = _concave_short if scores.shape[-1] <= threshold.SHORT else _concave_long
+    return run_forward(kernel, scores, alphas, weights)[0]
 
 
 def _equation(alphas):
@@ -94,32 +95,52 @@ def _softmax(start, stop, scores, bits, alpha, weights):
 
 
 @jit
-def _concave(start, stop, scores, bits, alpha, weights):
-    """Rows with alpha > 2: Newton for the smallest positive weight; infinity shares the top."""
+def _concave_short(start, stop, scores, bits, alpha, weights):
+    """Rows with alpha > 2 and up to SHORT entries; infinity shares the top."""
+    size = scores.shape[1]
+    d, index = np.empty(size + PADDING), np.empty(size + PADDING, np.int64)
+    for r in range(start, stop):
+        own = alpha[r if alpha.shape[0] > 1 else 0]
+        if own > 2.0:
+            margin = 1.0 / (own - 1.0)
+            count, s = threshold.near_candidates(scores[r], bits[r], margin, d, index)
+            _weigh_concave(d, index, count, s, own, weights[r])
+
+
+@jit
+def _concave_long(start, stop, scores, bits, alpha, weights):
+    """The same for rows of more than SHORT entries."""
     size = scores.shape[1]
     d, lanes = np.empty(size + PADDING), np.empty(LANES)
     index = np.empty(size + PADDING, np.int64)
     for r in range(start, stop):
         own = alpha[r if alpha.shape[0] > 1 else 0]
-        if not own > 2.0:
-            continue
-        row, out = scores[r], weights[r]
-        a = own - 1.0
-        # u^(1/a) >= u for u <= 1, so the support lies inside sparsemax's.
-        count, s = threshold.candidates(row, bits[r], 1.0, 1.0 / a, lanes, d, index)
-        fill(out, np.nan if count < 0 else 0.0)
-        if count == 1 or own == np.inf:
-            for j in range(count):
-                out[index[j]] = 1.0 / count
-        elif count > 0:
-            s, count = threshold.cheap_root(d, index, count, s, 1.0, 1.0 / a, 1e-15 / a)
-            count = keep_below(d, index, count, s)
-            _weigh_concave(d, index, count, a, out)
+        if own > 2.0:
+            margin = 1.0 / (own - 1.0)
+            count, s = threshold.far_candidates(scores[r], bits[r], margin, lanes, d, index)
+            _weigh_concave(d, index, count, s, own, weights[r])
+
+
+@inlined
+def _weigh_concave(d, index, count, s, alpha, out):
+    """Weights of the candidates within s; zeros elsewhere, NaN everywhere if count is -1.
+
+    As u^(1/a) >= u for u <= 1, the support lies inside sparsemax's.
+    """
+    fill(out, np.nan if count < 0 else 0.0)
+    a = alpha - 1.0
+    if count == 1 or alpha == np.inf:
+        for j in range(count):
+            out[index[j]] = 1.0 / count
+    elif count > 0:
+        s, count = threshold.cheap_root(d, index, count, s, 1.0, 1.0 / a, 1e-15 / a)
+        count = keep_below(d, index, count, s)
+        _newton_concave(d, index, count, a, out)
 
 
 @part
-def _weigh_concave(d, index, count, a, out):
-    """Weights of the candidates at distances ``d``; see `hopfy._kernels.entmax`."""
+def _newton_concave(d, index, count, a, out):
+    """Newton for the smallest positive weight, see `hopfy._kernels.entmax`."""
     for j in range(count):
         d[j] *= a
     count = _support_of_concave(d, index, count, 1.0 / a)

@@ -9,7 +9,8 @@ The equation of `hopfy._kernels.threshold.reference`, in units of the scores: wi
 `solve` runs a map given by :math:`(\gamma, m, e)` over the rows of a tensor. Other kernels can call,
 from compiled code:
 
-* ``candidates(row, bits, gamma, margin, lanes, d, index)``: the entries that can have weight, and an
+* ``near_candidates(row, bits, margin, d, index)`` and, for rows of more than SHORT entries,
+  ``far_candidates(row, bits, margin, lanes, d, index)``: the entries that can have weight, and an
   upper bound of S;
 * ``cheap_root(d, index, count, s, gamma, margin, settled)``: S for :math:`\gamma` 1 or 2, from an
   upper bound, and ``cheap_step(d, padded, s, gamma, margin)``, one Newton step;
@@ -41,11 +42,22 @@ from hopfy._kernels.rows.scan import (
 )
 from hopfy._runtime.compilation import inlined, jit, part
 
-__all__ = ["SHORT", "candidates", "cheap_root", "cheap_step", "root", "short_rows", "solve", "step"]
+__all__ = [
+    "SHORT",
+    "cheap_root",
+    "cheap_step",
+    "far_candidates",
+    "near_candidates",
+    "root",
+    "short_rows",
+    "solve",
+    "step",
+]
 
 SHORT = 128  # in rows up to this size every entry is a candidate if powers are cheap
 _STEPS = 200  # Newton needs a few; the limit only stops a loop that rounding keeps alive
 _FEW = LANES // 4  # parts within the margin of the top: more of them, and a better bound pays
+_SMALLEST = 1e-300
 _MANY = 4 * LANES  # from this many candidates on it pays to drop those that are out of reach
 
 
@@ -59,7 +71,7 @@ def solve(scores, equation, weights=None):
     if len(equation) == 1 and gamma in (1.0, 2.0) and exponent in (1.0, 2.0):
         kernel = short_rows if scores.shape[-1] <= SHORT else _long_rows
     else:
-        kernel = _any_rows
+        kernel = _any_short_rows if scores.shape[-1] <= SHORT else _any_long_rows
     return run_forward(kernel, scores, equation, weights)[0]
 
 
@@ -113,8 +125,7 @@ def _long_rows(start, stop, scores, bits, equation, weights):
     size = scores.shape[1]
     d, lanes = np.empty(size + PADDING), np.empty(LANES)
     index = np.empty(size + PADDING, np.int64)
-    # In the row's own dtype, so that a gap equal to the rounded margin counts as the margin.
-    reach = np.float64(scores.dtype.type(margin))
+    reach = np.float64(scores.dtype.type(margin))  # see `_reach`
     settled = _settled(scores, gamma) * margin
     for r in range(start, stop):
         row, out = scores[r], weights[r]
@@ -205,8 +216,24 @@ def cheap_step(d, padded, s, gamma, margin):
 
 
 @jit
-def _any_rows(start, stop, scores, bits, equation, weights):
-    """Rows of any size, with an equation for all rows or one for each."""
+def _any_short_rows(start, stop, scores, bits, equation, weights):
+    """Rows of up to SHORT entries, with an equation for all rows or one for each."""
+    size = scores.shape[1]
+    d, powers = np.empty(size + PADDING), np.empty(size + PADDING)
+    index = np.empty(size + PADDING, np.int64)
+    for r in range(start, stop):
+        e = r if equation.shape[0] > 1 else 0
+        gamma, margin, exponent = equation[e, 0], equation[e, 1], equation[e, 2]
+        if gamma != gamma:
+            continue
+        count, s = near_candidates(scores[r], bits[r], margin, d, index)
+        settled = _settled(scores, gamma) * margin
+        _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, weights[r])
+
+
+@jit
+def _any_long_rows(start, stop, scores, bits, equation, weights):
+    """The same for rows of more than SHORT entries."""
     size = scores.shape[1]
     d, powers = np.empty(size + PADDING), np.empty(size + PADDING)
     index, lanes = np.empty(size + PADDING, np.int64), np.empty(LANES)
@@ -215,16 +242,67 @@ def _any_rows(start, stop, scores, bits, equation, weights):
         gamma, margin, exponent = equation[e, 0], equation[e, 1], equation[e, 2]
         if gamma != gamma:
             continue
-        row, out = scores[r], weights[r]
-        count, s = candidates(row, bits[r], gamma, margin, lanes, d, index)
-        fill(out, np.nan if count < 0 else 0.0)
-        if count <= 0:
-            continue
+        row, s = scores[r], _reach(scores, margin)
+        top, spoiled = wide_tops(bits[r], lanes)
+        count = np.int64(-1 if spoiled else 0)
+        if not spoiled and top > -np.inf:
+            if _parts_within(np.float64(top), lanes, s) > _FEW and gamma <= 4.0:
+                bound = step(lanes, lanes.shape[0], s, gamma, margin, powers) * (1.0 + 1e-9)
+                s = bound if _SMALLEST < bound < s else s
+            count = collect(row, np.float64(top), s, d, index)
         settled = _settled(scores, gamma) * margin
-        if gamma == 1.0 or gamma == 2.0:
-            s, count = cheap_root(d, index, count, s, gamma, margin, settled)
-        else:
-            s, count = root(d, index, count, s, gamma, margin, settled, powers)
+        _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, weights[r])
+
+
+@inlined
+def _reach(scores, margin):
+    """The margin in the row's own dtype: a gap equal to the rounded margin counts as the margin.
+
+    It is not zero, so that the maxima always belong.
+    """
+    s = np.float64(scores.dtype.type(margin))
+    return s if s > _SMALLEST else _SMALLEST
+
+
+@inlined
+def near_candidates(row, bits, margin, d, index):
+    """Fill ``d`` and ``index`` with what lies within the margin of the top, in a short row.
+
+    Returns how many, and a bound of S. The number is 0 where the row holds -inf only, and -1 where
+    NaN or +inf are in it.
+    """
+    s = _reach(row, margin)
+    top, spoiled = short_top(bits)
+    count = np.int64(-1 if spoiled else 0)
+    if not spoiled and top > -np.inf:
+        count = gather_near(row, np.float64(top), s, d, index)
+    return count, s
+
+
+@inlined
+def far_candidates(row, bits, margin, lanes, d, index):
+    """`near_candidates` of a long row, where gamma = 1.
+
+    Leaving entries out of the equation raises its root: a step on the maxima of the row's parts rules
+    out much of what the margin alone would let through.
+    """
+    s = _reach(row, margin)
+    top, spoiled = wide_tops(bits, lanes)
+    count = np.int64(-1 if spoiled else 0)
+    if not spoiled and top > -np.inf:
+        if _parts_within(np.float64(top), lanes, s) > _FEW:
+            bound = cheap_step(lanes, lanes.shape[0], s, 1.0, margin) * (1.0 + 1e-9)
+            s = bound if _SMALLEST < bound < s else s
+        count = collect(row, np.float64(top), s, d, index)
+    return count, s
+
+
+@part
+def _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, out):
+    """Write the weights of the candidates, and zeros elsewhere; NaN everywhere if count is -1."""
+    fill(out, np.nan if count < 0 else 0.0)
+    if count > 0:
+        s, count = root(d, index, count, s, gamma, margin, settled, powers)
         padded = pad(d, count)
         _power_weights(d, padded, s, exponent, powers)
         total = 0.0
@@ -233,37 +311,6 @@ def _any_rows(start, stop, scores, bits, equation, weights):
         scale = 1.0 / total
         for j in range(count):
             out[index[j]] = powers[j] * scale
-
-
-@part
-def candidates(row, bits, gamma, margin, lanes, d, index):
-    """Fill ``d`` and ``index`` with what can be in the support; return their number and a bound of S.
-
-    The number is 0 where the row holds -inf only, and -1 where NaN or +inf are in it. Leaving entries
-    out of the equation raises its root, and so does a larger exponent: a step on the maxima of the
-    row's parts rules out much of what the margin alone would let through.
-    """
-    smallest = 1e-300  # not zero: the maxima always belong
-    s = np.float64(row.dtype.type(margin))
-    s = s if s > smallest else smallest
-    is_short = row.shape[0] <= SHORT
-    if is_short:
-        top, spoiled = short_top(bits)
-    else:
-        top, spoiled = wide_tops(bits, lanes)
-    if spoiled or top == -np.inf:
-        return np.int64(-1 if spoiled else 0), s
-    if is_short:
-        return gather_near(row, np.float64(top), s, d, index), s
-    if _parts_within(np.float64(top), lanes, s) > _FEW and gamma <= 4.0:
-        if gamma <= 2.0:
-            easier = 1.0 if gamma == 1.0 else 2.0
-            bound = cheap_step(lanes, lanes.shape[0], s, easier, margin) * (1.0 + 1e-9)
-        else:
-            bound = _fourth_step(lanes, lanes.shape[0], s, margin) * (1.0 + 1e-9)
-        bound = bound if bound > smallest else smallest
-        s = bound if bound < s else s
-    return collect(row, np.float64(top), s, d, index), s
 
 
 @part
@@ -322,7 +369,7 @@ def _fourth_step(d, padded, s, margin):
     return s - (total - margin * half * math.sqrt(half)) / first
 
 
-@part
+@inlined
 def _power_weights(d, padded, s, exponent, powers):
     """``(S - d)_+^exponent``, up to a common factor."""
     if exponent == 4.0:
