@@ -66,19 +66,16 @@ def chain(scores: Tensor, transition: Tensor) -> Tensor:
 def tree(scores: Tensor, *, projective: bool, single_root: bool) -> Tensor:
     """Arcs (R, n, n): row = dependent, column = head, diagonal = arc from the root."""
     loops = _loops("trees")
-    heads = torch.empty(scores.shape[:2], dtype=torch.long, device="cpu")
+    found = torch.empty(scores.shape, dtype=torch.int8, device="cpu")
     over_rows(
         loops.best_projective if projective else loops.best_arborescence,
         scores.shape[0],
         scores.numel() * scores.shape[-1],
         scores.contiguous().numpy(),
         single_root,
-        heads.numpy(),
+        found.numpy(),
     )
-    arcs = (heads[..., None] == torch.arange(scores.shape[-1], device="cpu")).to(torch.int8)
-    return torch.where(
-        heads[:, :1, None] == -2, torch.tensor(-1, dtype=torch.int8, device="cpu"), arcs
-    )
+    return found
 
 
 def assignment(scores: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 """Best dependency trees, compiled: Chu-Liu-Edmonds (any tree) and Eisner (no crossing arcs).
 
 Scores (R, n, n): row = dependent, column = head, diagonal = arc from the root. A word whose row is
-all -inf is not there. ``heads`` (R, n) gets the head of each word, itself for the root, -1 for an
-absent word; -2 in the first place marks a row for which there is no tree.
+all -inf is not there. ``bits`` (R, n, n) gets the arcs of the tree, -1 everywhere if there is none.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,61 @@ def _gather(scores, words, arcs):
                 words[count] = i
                 count += 1
                 break
-    arcs[:] = -np.inf
+    for a in range(count + 1):
+        for b in range(count + 1):
+            arcs[a, b] = -np.inf
     for a in range(count):
         for b in range(count):
             arcs[a + 1, 0 if a == b else b + 1] = scores[words[a], words[b]]
     return count
+
+
+class _Graph(NamedTuple):
+    """Nodes 0 (the root) to n, of which contracted ones are dead, and the contractions so far."""
+
+    arcs: np.ndarray  # (n + 1, n + 1) scores, [dependent, head]
+    levels: np.ndarray  # (n + 1, n + 1) int64: a higher level counts before a higher score
+    origin: np.ndarray  # (n + 1, n + 1) int64: the arc of the row, as dependent * (n + 1) + head
+    alive: np.ndarray  # (n + 1) bool
+    inside: np.ndarray  # (n + 1) bool: on the cycle that is contracted
+    best: np.ndarray  # (n + 1) int64: the chosen head
+    seen: np.ndarray  # (n + 1) int64
+    ring: np.ndarray  # (n + 1) int64: the nodes of the cycle that is contracted
+    member: np.ndarray  # (n + 1) int64: the living node that a node is part of
+    merged: np.ndarray  # (n + 1) int64: the node of each contraction
+    members: np.ndarray  # (n + 1, n + 1) int64: `member` before each contraction
+    kept: np.ndarray  # (n + 1, n + 1) int64: the arcs of each cycle, by dependent; -1: not on it
+    chosen: np.ndarray  # (n + 1) int64: the final arcs, by dependent
+
+
+@part
+def _new_graph(size):
+    square = (size, size)
+    return _Graph(
+        np.empty(square),
+        np.empty(square, np.int64),
+        np.empty(square, np.int64),
+        np.empty(size, np.bool_),
+        np.empty(size, np.bool_),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(square, np.int64),
+        np.empty(square, np.int64),
+        np.empty(size, np.int64),
+    )
+
+
+@part
+def _reset(graph, size, single):
+    """Every node alive and on its own; for a single root, its arcs are a level below all others."""
+    for v in range(size):
+        graph.alive[v], graph.inside[v], graph.member[v] = True, False, v
+        for u in range(size):
+            graph.levels[v, u] = -1 if single and u == 0 else 0
+            graph.origin[v, u] = v * size + u
 
 
 @part
@@ -42,30 +93,25 @@ def _wins(level, score, top_level, top):
 
 
 @part
-def _choose(arcs, levels, alive, best):
-    """The best head of every living node but the root; False if one has none."""
-    size = arcs.shape[0]
-    for v in range(1, size):
-        if not alive[v]:
-            continue
-        best[v] = -1
-        level, top = 0, -np.inf
-        for u in range(size):
-            if alive[u] and u != v and _wins(levels[v, u], arcs[v, u], level, top):
-                level, top, best[v] = levels[v, u], arcs[v, u], u
-        if best[v] < 0:
-            return False
-    return True
+def _best_head(graph, size, v):
+    """The best head of a node; -1 if it has none."""
+    level, top, head = 0, -np.inf, -1
+    for u in range(size):
+        score = graph.arcs[v, u]
+        if graph.alive[u] and u != v and _wins(graph.levels[v, u], score, level, top):
+            level, top, head = graph.levels[v, u], score, u
+    return head
 
 
 @part
-def _cycle(best, alive, seen):
+def _cycle(graph, size):
     """A node on a cycle of the chosen heads, or -1."""
-    size = best.shape[0]
-    seen[:] = 0
+    best, seen = graph.best, graph.seen
+    for v in range(size):
+        seen[v] = 0
     seen[0] = -1
     for v in range(1, size):
-        if not alive[v]:
+        if not graph.alive[v]:
             continue
         u = v
         while seen[u] == 0:
@@ -77,124 +123,117 @@ def _cycle(best, alive, seen):
 
 
 @part
-def _contract(arcs, levels, alive, best, node, source, target, member, inside):
-    """Merge the cycle through ``node`` into it; ``source`` and ``target`` name original arcs."""
-    size = arcs.shape[0]
-    inside[:] = False
-    u = node
-    while not inside[u]:
-        inside[u] = True
-        u = best[u]
-    for u in range(size):
-        if not alive[u] or inside[u]:
-            continue
-        # Into the cycle: an arc replaces the one that the cycle holds for its target.
-        level, top, at = 0, -np.inf, -1
-        for v in range(1, size):
-            if inside[v] and arcs[v, u] > -np.inf:
-                gain = arcs[v, u] - arcs[v, best[v]]
-                step = levels[v, u] - levels[v, best[v]]
-                if _wins(step, gain, level, top):
-                    level, top, at = step, gain, v
-        into_source = source[at, u] if at >= 0 else -1
-        into_target = target[at, u] if at >= 0 else -1
-        # Out of the cycle.
-        if u > 0:
-            into, out, leave = 0, -np.inf, node
-            for v in range(1, size):
-                if inside[v] and _wins(levels[u, v], arcs[u, v], into, out):
-                    into, out, leave = levels[u, v], arcs[u, v], v
-            arcs[u, node], levels[u, node] = out, into
-            source[u, node], target[u, node] = source[u, leave], target[u, leave]
-        arcs[node, u], levels[node, u] = top, level
-        source[node, u], target[node, u] = into_source, into_target
-    for v in range(1, size):
-        if inside[v] and v != node:
-            alive[v] = False
-    for word in range(1, size):
-        if inside[member[word]]:
-            member[word] = node
+def _enter_cycle(graph, count, node, u):
+    """The arc from u into the cycle: it replaces the one that the cycle holds for its dependent."""
+    arcs, levels, best = graph.arcs, graph.levels, graph.best
+    level, top, origin = 0, -np.inf, -1
+    for s in range(count):
+        v = graph.ring[s]
+        if arcs[v, u] > -np.inf:
+            gain = arcs[v, u] - arcs[v, best[v]]
+            step = levels[v, u] - levels[v, best[v]]
+            if _wins(step, gain, level, top):
+                level, top, origin = step, gain, graph.origin[v, u]
+    return level, top, origin
 
 
 @part
-def _arborescence(arcs, single, heads):
-    """Heads (1..n, the root is 0) of the best arborescence; False if there is none.
-
-    For a single root, few arcs from the root come before a high score: they are a level below.
-    """
-    size = arcs.shape[0]
-    levels = np.zeros((size, size), np.int64)
-    if single:
-        levels[:, 0] = -1
-    alive = np.ones(size, np.bool_)
-    inside = np.zeros(size, np.bool_)
-    best, seen = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    source, target = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
+def _contract(graph, size, node, depth):
+    """Merge the cycle through ``node`` into it, and choose its head anew; False if there is none."""
+    arcs, levels, inside = graph.arcs, graph.levels, graph.inside
     for v in range(size):
-        for u in range(size):
-            source[v, u], target[v, u] = u, v
-    member = np.arange(size)
-    # What is needed to open each contraction again.
-    members = np.empty((size, size), np.int64)
-    cycles = np.zeros((size, size), np.bool_)
-    node_of = np.empty(size, np.int64)
-    cycle_source, cycle_target = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
-    depth = 0
-    while True:
-        if not _choose(arcs, levels, alive, best):
+        inside[v] = False
+        graph.members[depth, v], graph.kept[depth, v] = graph.member[v], -1
+    count, v = 0, node
+    while not inside[v]:
+        inside[v] = True
+        graph.kept[depth, v] = graph.origin[v, graph.best[v]]
+        graph.ring[count] = v
+        count += 1
+        v = graph.best[v]
+    for u in range(size):
+        if not graph.alive[u] or inside[u]:
+            continue
+        level, top, origin = _enter_cycle(graph, count, node, u)
+        if u > 0:
+            into, out, leave = 0, -np.inf, node
+            for s in range(count):
+                v = graph.ring[s]
+                if _wins(levels[u, v], arcs[u, v], into, out):
+                    into, out, leave = levels[u, v], arcs[u, v], v
+            arcs[u, node], levels[u, node] = out, into
+            graph.origin[u, node] = graph.origin[u, leave]
+            if inside[graph.best[u]]:
+                graph.best[u] = node
+        arcs[node, u], levels[node, u], graph.origin[node, u] = top, level, origin
+    for v in range(size):
+        graph.alive[v] &= not inside[v] or v == node
+        if inside[graph.member[v]]:
+            graph.member[v] = node
+    graph.merged[depth] = node
+    graph.best[node] = _best_head(graph, size, node)
+    return graph.best[node] >= 0
+
+
+@part
+def _arborescence(graph, size, single, heads):
+    """Heads (1..n, the root is 0) of the best arborescence; False if there is none."""
+    _reset(graph, size, single)
+    for v in range(1, size):
+        graph.best[v] = _best_head(graph, size, v)
+        if graph.best[v] < 0:
             return False
-        node = _cycle(best, alive, seen)
-        if node < 0:
-            break
-        members[depth] = member
-        for v in range(1, size):
-            if alive[v]:
-                cycle_source[depth, v] = source[v, best[v]]
-                cycle_target[depth, v] = target[v, best[v]]
-        _contract(arcs, levels, alive, best, node, source, target, member, inside)
-        cycles[depth] = inside
-        node_of[depth] = node
+    depth, node = 0, _cycle(graph, size)
+    while node >= 0:
+        if not _contract(graph, size, node, depth):
+            return False
         depth += 1
-    arc_source, arc_target = np.empty(size, np.int64), np.empty(size, np.int64)
+        node = _cycle(graph, size)
+    chosen = graph.chosen
     for v in range(1, size):
-        if alive[v]:
-            arc_source[v], arc_target[v] = source[v, best[v]], target[v, best[v]]
+        if graph.alive[v]:
+            chosen[v] = graph.origin[v, graph.best[v]]
     for level in range(depth - 1, -1, -1):
-        node = node_of[level]
-        entered = members[level, arc_target[node]]
-        into_source, into_target = arc_source[node], arc_target[node]
+        arc = chosen[graph.merged[level]]
         for v in range(1, size):
-            if cycles[level, v]:
-                arc_source[v], arc_target[v] = cycle_source[level, v], cycle_target[level, v]
-        arc_source[entered], arc_target[entered] = into_source, into_target
+            if graph.kept[level, v] >= 0:
+                chosen[v] = graph.kept[level, v]
+        chosen[graph.members[level, arc // size]] = arc
     for v in range(1, size):
-        heads[arc_target[v]] = arc_source[v]
+        heads[chosen[v] // size] = chosen[v] % size
     return True
 
 
 @part
-def _write(heads, words, count, single, out):
-    """Heads back in the numbering of the row; False if a single root was asked for and missed."""
-    out[:] = -1
+def _write(heads, words, count, single, bits):
+    """Arcs in the numbering of the row; False if a single root was asked for and missed."""
+    _fill(bits, 0)
     roots = 0
     for a in range(count):
         head = heads[a + 1]
-        out[words[a]] = words[a] if head == 0 else words[head - 1]
+        bits[words[a], words[a] if head == 0 else words[head - 1]] = 1
         roots += head == 0
     return not single or roots <= 1
 
 
+@part
+def _fill(bits, value):
+    for i in range(bits.shape[0]):
+        for j in range(bits.shape[1]):
+            bits[i, j] = value
+
+
 @jit
-def best_arborescence(begin, stop, scores, single, heads):
-    """Chu-Liu-Edmonds by repeated contraction of the dense matrix, O(n^3) at worst."""
+def best_arborescence(begin, stop, scores, single, bits):
+    """Chu-Liu-Edmonds by repeated contraction of the dense matrix, O(n^2)."""
     n = scores.shape[1]
     words, found = np.empty(n, np.int64), np.empty(n + 1, np.int64)
-    arcs = np.empty((n + 1, n + 1))
+    graph = _new_graph(n + 1)
     for r in range(begin, stop):
-        count = _gather(scores[r], words, arcs)
-        feasible = _arborescence(arcs[: count + 1, : count + 1].copy(), single, found)
-        if not (feasible and _write(found, words, count, single, heads[r])):
-            heads[r, 0] = -2
+        count = _gather(scores[r], words, graph.arcs)
+        feasible = _arborescence(graph, count + 1, single, found)
+        if not (feasible and _write(found, words, count, single, bits[r])):
+            _fill(bits[r], -1)
 
 
 @part
@@ -256,7 +295,7 @@ def _read_spans(cut, cut_part, heads, stack, depth):
 
 
 @jit
-def best_projective(begin, stop, scores, single, heads):
+def best_projective(begin, stop, scores, single, bits):
     """Eisner's dynamic program, O(n^3); with a single root it is placed last."""
     n = scores.shape[1]
     words, found = np.empty(n, np.int64), np.empty(n + 1, np.int64)
@@ -281,7 +320,7 @@ def best_projective(begin, stop, scores, single, heads):
             stack[1] = (root, count, 1, 1)
             depth = 2
         if total == -np.inf:
-            heads[r, 0] = -2
+            _fill(bits[r], -1)
             continue
         _read_spans(cut, cut_part, found, stack, depth)
-        _write(found, words, count, single, heads[r])
+        _write(found, words, count, single, bits[r])
