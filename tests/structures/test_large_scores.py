@@ -201,6 +201,65 @@ def test_at_large_scales_the_best_structure_has_all_the_weight(name: str, scale:
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
 
+def _scaled_graphs(draw: torch.Generator) -> dict[str, Callable[[float], FactorGraph]]:
+    """Graphs whose factors overlap, as functions of the scale of their pair scores."""
+    pairs = torch.randn(6, generator=draw, dtype=torch.float64)
+    return {
+        "three factors": lambda _: FactorGraph([Xor([0, 1, 2]), AtMostOne([2, 3, 4]), Or([4, 5])]),
+        "loop": lambda c: FactorGraph([Pair(i, (i + 1) % 6, c * pairs[i]) for i in range(6)]),
+        "frustrated": lambda c: FactorGraph(
+            [
+                Pair(i, j, -c * (2 + pairs[i].abs()))
+                for i, j in ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5))
+            ]
+        ),
+        "budget": lambda c: FactorGraph([Sequence(range(6), c * pairs[:5]), Budget([0, 2, 4], 1)]),
+        "matching": lambda _: FactorGraph(
+            [Factor(Matching(), range(6), (2, 3)), AtMostOne([0, 4]), AtMostOne([1, 5])]
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(_scaled_graphs(torch.Generator())))
+def test_graphs_have_one_answer_at_all_large_scales(name: str) -> None:
+    """Also where it is fractional: the relaxation of some graphs has vertices with halves."""
+    draw, fractional = torch.Generator().manual_seed(3), 0
+    for _ in range(5):
+        graph = _scaled_graphs(draw)[name]
+        scores = 1 + torch.randn(6, generator=draw, dtype=torch.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            wanted = F.sparsemap(1e7 * scores, graph(1e7))
+            for scale in (1e9, 1e30, 1e300):
+                found = F.sparsemap(scale * scores, graph(scale))
+                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+        fractional += bool(((wanted > 0.01) & (wanted < 0.99)).any())
+    assert fractional > 0 or name != "frustrated"
+
+
+def test_a_loop_of_pairs_at_a_large_scale_solves_the_linear_program() -> None:
+    """Judge: a linear program over bits and pairs with min, max(0, sum - 1) as bounds of a pair."""
+    linprog = pytest.importorskip("scipy.optimize").linprog
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(10):
+        scores = torch.randn(4, generator=draw, dtype=torch.float64)
+        pairs = torch.randn(4, generator=draw, dtype=torch.float64)
+        rows, bounds = [], []
+        for i in range(4):
+            for first, second, bound in ((-1.0, 0.0, 0.0), (0.0, -1.0, 0.0), (1.0, 1.0, 1.0)):
+                row = [0.0] * 8
+                row[i], row[(i + 1) % 4] = first, second
+                row[4 + i] = -1.0 if bound else 1.0
+                rows.append(row)
+                bounds.append(bound)
+        cost = -torch.cat([scores, pairs]).numpy()
+        judged = linprog(cost, rows, bounds, bounds=(0, 1), method="highs")
+        graph = FactorGraph([Pair(i, (i + 1) % 4, 1e30 * pairs[i]) for i in range(4)])
+        found = F.sparsemap(1e30 * scores, graph)
+        wanted = torch.tensor(judged.x[:4], dtype=torch.float64)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+
+
 def test_penalties_out_of_reach_forbid_pairs() -> None:
     """Every penalty that is large enough gives the same answer, if k needs no such pair."""
     scores = torch.randn(20, 9, dtype=torch.float64)
