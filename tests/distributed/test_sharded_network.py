@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from judges import sharded
 from judges.processes import Processes
@@ -35,3 +40,36 @@ def test_sharded_queries_get_their_own_answers(processes: Processes) -> None:
 @pytest.mark.parametrize("layout", ["replicated", "sharded"])
 def test_gradients_are_those_of_one_process(processes: Processes, layout: str) -> None:
     processes.run(sharded.gradients_are_those_of_one_process, "single", layout)
+
+
+@pytest.mark.parametrize("name", sharded.STATES)
+def test_states_are_those_of_one_process(processes: Processes, name: str) -> None:
+    processes.run(sharded.states_are_those_of_one_process, name)
+
+
+@pytest.mark.parametrize("layout", ["replicated", _slow("sharded")])
+def test_gradient_modes_are_those_of_one_process(processes: Processes, layout: str) -> None:
+    processes.run(sharded.gradient_modes_are_those_of_one_process, layout)
+
+
+def test_a_network_comes_from_a_dtensor(processes: Processes) -> None:
+    processes.run(sharded.comes_from_a_dtensor)
+
+
+def test_a_network_comes_from_files(processes: Processes, tmp_path: Path) -> None:
+    whole = sharded.memories_of(torch.float32)
+    numpy.save(tmp_path / "first.npy", whole[:5].numpy())
+    save_file({"memories": whole[5:6].clone(), "other": whole}, tmp_path / "second.safetensors")
+    save_file({"anything": whole[6:].clone()}, tmp_path / "third.safetensors")
+    names = ["first.npy", "second.safetensors", "third.safetensors"]
+    processes.run(sharded.comes_from_files, [str(tmp_path / name) for name in names])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_mesh_dimension_is_enough(pool: Callable[[int], Processes], size: int) -> None:
+    pool(size).run(sharded.shares_a_mesh_dimension)
+
+
+def test_sequential_subsets_are_exact_or_refused(processes: Processes) -> None:
+    processes.run(sharded.sequential_is_exact_or_refused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -188,3 +189,135 @@ def gradients_are_those_of_one_process(rank: int, size: int, kind: str, layout: 
             torch.testing.assert_close(
                 a, b, rtol=1e-6, atol=1e-8, msg=lambda m, w=f"{name}, {which}": f"{w}: {m}"
             )
+
+
+STATES: dict[str, tuple[hopfy.Omega, hopfy.states.State]] = {
+    "sparsemax, ball": (hopfy.Tsallis(2.0), hopfy.states.Ball(3.0)),
+    "1.5-entmax, layer norm": (hopfy.Tsallis(1.5), hopfy.states.LayerNorm()),
+    "softmax, tanh": (hopfy.Shannon(), hopfy.states.Tanh(0.7)),
+    "3-subsets, sign": (hopfy.SparseMAP(KSubsets(3)), hopfy.states.Sign()),
+    "exponential, ball": (hopfy.omega.Exponential(), hopfy.states.Ball(2.0)),
+    "quadratic, layer norm": (hopfy.omega.Quadratic(), hopfy.states.LayerNorm()),
+}
+
+
+def states_are_those_of_one_process(rank: int, size: int, name: str) -> None:
+    """With other regularizers of the state; single patterns that are states are certified."""
+    omega, state = STATES[name]
+    whole = state.of_patterns(memories_of())
+    queries = state.of_patterns(queries_of(whole, 7))
+    beta = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    mine = part(whole, rank, shares(size, "single")).clone().requires_grad_()
+    full = whole.clone().requires_grad_()
+    ours = ShardedHopfieldNetwork(mine, omega, beta, state=state, timeout=60)
+    alone = hopfy.HopfieldNetwork(full, omega, beta, state=state)
+    tight = {"rtol": 1e-8, "atol": 1e-9}
+    for call in ("update", "energy", "gradient"):
+        a, b = getattr(ours, call)(queries), getattr(alone, call)(queries)
+        torch.testing.assert_close(
+            a, b, **tight, equal_nan=True, msg=lambda m, c=call: f"{name}, {c}: {m}"
+        )
+    for gradient in ("unrolled", "last"):
+        options: dict[str, Any] = {"max_steps": 3, "gradient": gradient, "trace": True}
+        a, b = ours.retrieve(queries, **options), alone.retrieve(queries, **options)
+        same_retrieval(a, b, tight, name)
+        if name == "3-subsets, sign":  # its map has no gradient
+            continue
+        found = torch.autograd.grad(a.state.sin().sum(), [mine, beta])
+        wanted = torch.autograd.grad(b.state.sin().sum(), [full, beta])
+        rows = part(wanted[0], rank, shares(size, "single"))
+        torch.testing.assert_close(found[0], rows, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(found[1], wanted[1], rtol=1e-6, atol=1e-8)
+    if not state.is_identity:
+        with pytest.raises(ValueError, match="symmetric"):
+            ours.retrieve(queries, gradient="implicit")
+
+
+def gradient_modes_are_those_of_one_process(rank: int, size: int, layout: str) -> None:
+    """Retrieved states and values depend on memories, values and beta as in one process."""
+    whole = memories_of()
+    readable = torch.randn(PATTERNS, 3, generator=torch.Generator().manual_seed(8)).double()
+    queries = queries_of(whole)
+    counts = shares(size, "single")
+    asked = [4, *([0] * (size - 2)), 5] if size > 1 else [9]
+    some = slice(0, 9)
+    if layout == "sharded":
+        some = slice(sum(asked[:rank]), sum(asked[: rank + 1]))
+    for name in ("softmax", "1.5-entmax", "3-subsets"):
+        for gradient in ("unrolled", "last", "implicit"):
+            beta = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+            mine = part(whole, rank, counts).clone().requires_grad_()
+            own = part(readable, rank, counts).clone().requires_grad_()
+            net = ShardedHopfieldNetwork(mine, OMEGAS[name], beta, values=own, timeout=60)
+            options: dict[str, Any] = {"max_steps": 60, "gradient": gradient}
+            ours = net.retrieve(queries[some], layout=layout, **options)
+            full, values = whole.clone().requires_grad_(), readable.clone().requires_grad_()
+            judge = hopfy.HopfieldNetwork(full, OMEGAS[name], beta, values=values)
+            theirs = judge.retrieve(queries, **options)
+            torch.testing.assert_close(ours.readout, theirs.readout[some], rtol=1e-7, atol=1e-8)
+            torch.testing.assert_close(ours.state, theirs.state[some], rtol=1e-7, atol=1e-8)
+            loss = ours.state.sin().sum() + ours.readout.cos().sum()
+            total = theirs.state.sin().sum() + theirs.readout.cos().sum()
+            found = torch.autograd.grad(loss, [mine, own, beta])
+            wanted = torch.autograd.grad(total, [full, values, beta])
+            for a, b in zip(found[:2], wanted[:2], strict=True):
+                torch.testing.assert_close(a, part(b, rank, counts), rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(found[2], wanted[2], rtol=1e-5, atol=1e-7)
+
+
+def comes_from_a_dtensor(rank: int, size: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (size,))
+    whole = memories_of()
+    network = ShardedHopfieldNetwork(distribute_tensor(whole, mesh, [Shard(0)]), "sparsemax", 0.7)
+    alone = hopfy.HopfieldNetwork(whole, "sparsemax", 0.7)
+    queries = queries_of(whole)
+    torch.testing.assert_close(network.update(queries), alone.update(queries))
+    assert torch.equal(network.retrieve(queries).pattern, alone.retrieve(queries).pattern)
+    for wrong in ([Shard(1)], [Replicate()]):
+        with pytest.raises(ValueError, match=r"Shard\(0\)"):
+            ShardedHopfieldNetwork(distribute_tensor(whole, mesh, wrong), "sparsemax", 0.7)
+
+
+def comes_from_files(rank: int, size: int, paths: list[str]) -> None:
+    whole = memories_of(torch.float32)
+    network = ShardedHopfieldNetwork.from_files(paths, "1.5-entmax", 0.7, timeout=60)
+    assert len(network) == PATTERNS
+    alone = hopfy.HopfieldNetwork(whole, "1.5-entmax", 0.7)
+    queries = queries_of(whole)
+    torch.testing.assert_close(network.update(queries), alone.update(queries))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        ShardedHopfieldNetwork.from_files([*paths, "no such file.npy"], timeout=60)
+
+
+def shares_a_mesh_dimension(rank: int, size: int) -> None:
+    """Memories sharded over one dimension of a mesh, replicas over the other."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replica", "shard"))
+    own = mesh["shard"]
+    whole = memories_of()
+    mine = part(whole, own.get_local_rank(), shares(size // 2, "even"))
+    network = ShardedHopfieldNetwork(mine, "sparsemax", 0.7, own, timeout=60)
+    queries = queries_of(whole) + mesh["replica"].get_local_rank()  # each replica has its own
+    alone = hopfy.HopfieldNetwork(whole, "sparsemax", 0.7)
+    torch.testing.assert_close(network.update(queries), alone.update(queries))
+    with pytest.raises(ValueError, match="one dimension"):
+        ShardedHopfieldNetwork(mine, "sparsemax", 0.7, mesh)
+
+
+def sequential_is_exact_or_refused(rank: int, size: int) -> None:
+    """Consecutive shards are one sequence; too many scores are refused with a reason."""
+    omega = OMEGAS["sequential"]
+    whole = memories_of()
+    mine = part(whole, rank, shares(size, "single"))
+    alone = hopfy.HopfieldNetwork(whole, omega, 0.7)
+    queries = queries_of(whole)
+    exact = ShardedHopfieldNetwork(mine, omega, 0.7, timeout=60)
+    torch.testing.assert_close(exact.weights(queries), alone.weights(queries))
+    assert exact.merge == "all scores"
+    small = ShardedHopfieldNetwork(mine, omega, 0.7, timeout=60, gather_limit=100)
+    with pytest.raises(ValueError, match="need not lie in the supports"):
+        small.retrieve(queries)

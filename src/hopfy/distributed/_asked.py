@@ -53,6 +53,7 @@ class Asked:
         self.differentiable = torch.is_grad_enabled() and (
             any(needs_grad(each) for each in (flat, network.memories, beta, network.values))
             or network.omega.requires_grad
+            or network.state.requires_grad
         )
 
     @property
@@ -91,4 +92,5 @@ class Asked:
             readout=None if readout is None else self.own(readout),
             energies=energies,
             _exact=outcome.exact[part],
+            _dense=weights[part] if isinstance(weights, Tensor) else None,
         )

@@ -3,8 +3,8 @@ r"""The energy (Eq. 8) over all shards, as the sum of terms that are never negat
 .. math:: E(q) = \frac{\Omega(\hat y) - \Omega(y_0)}{\beta} + \frac12 \|q - \hat x\|^2
           + \frac12 \left(R^2 - \|\hat x\|^2\right).
 
-See `hopfy.network` for the derivation. What is sent: the candidates, one state per query and the few
-largest norms of each shard.
+See `hopfy.network` for the derivation, also for other regularizers of the state. What is sent: the
+candidates, one state per query and the few largest norms of each shard.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from hopfy.distributed._collectives import gathered
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._merge import Cues
 from hopfy.search import SparseRows
+from hopfy.states import State
 
 __all__ = ["energy"]
 
 
-def energy(engine: Engine, cues: Cues) -> Tensor:
+def energy(engine: Engine, cues: Cues, state: State) -> Tensor:
     """Energies (M,), in the queries' dtype."""
     queries, flat = cues
     wide = queries.double()
     with torch.no_grad():
         update, rise = _update_and_rise(engine, cues)
-        radius = _radius(engine)
-        norm = torch.linalg.vector_norm(update, dim=-1)
-        room = ((radius - norm) * (radius + norm)).clamp_min(0) / 2
-        value = rise.clamp_min(0) / flat + (wide - update).square().sum(-1) / 2 + room
+        bounded = engine.omega.is_bounded
+        room = state.room(update, _total(engine, state)) if bounded else -state.conjugate(update)
+        value = rise.clamp_min(0) / flat + state.loss(wide, update) + room
+        value = torch.where(state.contains(queries), value, torch.inf)
         value = torch.where(queries.isfinite().all(-1), value, torch.nan)
     if torch.is_grad_enabled():
         conjugate = _conjugate(engine, cues) - _conjugate_at_zero(engine, cues)
-        squares = wide.square().sum(-1) + _radius(engine).square()
-        plain = -conjugate / flat + squares / 2
-        value = value + (plain - plain.detach())
+        plain = -conjugate / flat + state.inner_value(wide)
+        if engine.omega.is_bounded:
+            plain = plain + state.ceiling(_total(engine, state), queries.shape[-1])
+        value = value + torch.where(value.isfinite(), plain - plain.detach(), 0.0)
     return value.to(queries.dtype)
 
 
@@ -51,7 +53,7 @@ def _update_and_rise(engine: Engine, cues: Cues) -> tuple[Tensor, Tensor]:
     if engine.merge == "all scores":
         scores = engine.all_scores(cues)
         weights = omega(scores)
-        update = engine.mix(SparseRows.from_dense(weights), memories, torch.float64)
+        update = engine.mix_dense(weights, memories)
         return update, omega.rise(scores, weights)
     support = engine.weights(cues)
     update = engine.mix(support, memories, torch.float64)
@@ -76,9 +78,9 @@ def _conjugate_at_zero(engine: Engine, cues: Cues) -> Tensor:
     return engine.omega.conjugate(zeros)
 
 
-def _radius(engine: Engine) -> Tensor:
-    """A bound on the norm of every state: the norms that weights of at most 1 can add up."""
-    norms = torch.linalg.vector_norm(engine.shard.memories.double(), dim=-1)
+def _total(engine: Engine, state: State) -> Tensor:
+    """The largest sum of sizes of patterns that weights of at most 1 can add up."""
+    norms = state.size(engine.shard.memories.double())
     mass = engine.omega.largest_mass
     most = engine.layout.total if mass is None else math.ceil(float(torch.as_tensor(mass).max()))
     largest = norms.topk(min(most, len(norms))).values

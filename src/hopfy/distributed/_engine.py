@@ -50,10 +50,15 @@ class Engine:
 
     # ------------------------------------------------------------------ updates
 
-    def step(self, cues: Cues) -> Step:
-        """The next states (M, D) and their weights, or None for softmax."""
+    def step(self, cues: Cues, scale_free: bool = False) -> Step:
+        """Mixtures (M, D) of the memories and their weights, or None for softmax.
+
+        With ``scale_free`` the mixtures of maps without a bound may lack a positive factor.
+        """
         if self.omega.is_softmax:
             return Step(self.softmax_mix(cues, self.shard.memories), None)
+        if self.omega.margin == torch.inf:
+            return self._dense_step(cues, scale_free)
         weights = self.weights(cues)
         dtype = cues.queries.dtype
         return Step(self.mix(weights, self.shard.memories, dtype), weights.to(dtype))
@@ -202,6 +207,20 @@ class Engine:
         shared = for_shards(cues.queries, self.group)
         own = (shared.double() @ self.shard.memories.double().mT).T
         return gathered(own, self.group).T * cues.beta.unsqueeze(1)
+
+    def mix_dense(self, weights: Tensor, table: Tensor) -> Tensor:
+        """Sums (M, E) of the sharded ``table`` (n, E) with weights (M, N), float64."""
+        own = for_shards(weights.double(), self.group)[:, self.layout.first : self.layout.stop]
+        return summed(own @ table.double(), self.group)
+
+    def _dense_step(self, cues: Cues, scale_free: bool) -> Step:
+        """The step of a map that gives weight to every memory."""
+        dtype = cues.queries.dtype
+        weights, log_factor = self.omega.direction(self.all_scores(cues))
+        states = self.mix_dense(weights, self.shard.memories)
+        if isinstance(log_factor, Tensor) and not scale_free:
+            states = states * log_factor.exp().clamp_max(torch.finfo(dtype).max)
+        return Step(states.to(dtype), weights.to(dtype))
 
     def _from_all_scores(self, cues: Cues) -> Tensor:
         scores = self.all_scores(cues)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from hopfy._checks import as_scores
 from hopfy._facts import Described
+from hopfy.omega import Omega
+from hopfy.states import State, state_from
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,6 +23,7 @@ __all__ = [
     "check_layout",
     "check_options",
     "checked_shard",
+    "checked_state",
     "checked_values",
     "digest",
     "local",
@@ -69,6 +72,17 @@ def checked_shard(memories: object) -> Tensor:
     return rows
 
 
+def checked_state(state: State | str, omega: Omega) -> State:
+    """The regularizer of the states; one of states or weights must be bounded."""
+    made = state_from(state)
+    if not (omega.is_bounded or made.is_bounded):
+        raise ValueError(
+            "expected a state space that is bounded (Sign, Tanh, Ball, LayerNorm), as the weights of "
+            f"{omega.name} are not, got {made}: its updates would grow without end."
+        )
+    return made
+
+
 def checked_values(values: object, memories: Tensor) -> Tensor:
     rows = as_scores(values, "values")
     if rows.ndim != 2 or len(rows) != len(memories) or rows.dtype != memories.dtype:
@@ -79,13 +93,20 @@ def checked_values(values: object, memories: Tensor) -> Tensor:
     return rows
 
 
-def check_options(max_steps: object, tol: Any, trace: object, gradient: object) -> Exception | None:
+def check_options(
+    max_steps: object, tol: Any, trace: object, gradient: object, state: State
+) -> Exception | None:
     if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
         return ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
     if tol is not None and not tol >= 0:
         return ValueError(f"expected tol >= 0 or None, got {tol!r}.")
     if gradient not in get_args(Gradient):
         return ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
+    if gradient == "implicit" and not state.is_identity:
+        return ValueError(
+            "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
+            f"Jacobian, which the state {state} does not have, got 'implicit'."
+        )
     return None
 
 

@@ -21,6 +21,7 @@ from hopfy.distributed._inputs import (
     check_layout,
     check_options,
     checked_shard,
+    checked_state,
     checked_values,
     digest,
     local,
@@ -41,6 +42,7 @@ from hopfy.network import (
 )
 from hopfy.omega import Omega, omega_from
 from hopfy.search import SparseRows
+from hopfy.states import Euclidean, State
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -76,6 +78,8 @@ class ShardedHopfieldNetwork:
             queries.
         mesh: a `DeviceMesh` with one dimension; None: all processes of the default group, or this
             process alone if there is none.
+        state: the regularizer of the states, such as ``hopfy.states.LayerNorm()``, or its name; equal
+            on all processes.
         values: (n, E), what to read out for each pattern.
         timeout: seconds to wait for other processes before a `LostProcessError`.
         gather_limit: bytes of scores that may be sent for maps that cannot be merged.
@@ -105,6 +109,7 @@ class ShardedHopfieldNetwork:
         beta: float | Tensor = 1.0,
         mesh: DeviceMesh | None = None,
         *,
+        state: State | str = "euclidean",
         values: Tensor | None = None,
         timeout: float = 300.0,
         gather_limit: int = 1 << 30,
@@ -113,15 +118,17 @@ class ShardedHopfieldNetwork:
         device = memories.device if isinstance(memories, Tensor) else torch.device("cpu")
         self._group = Group(mesh, timeout, device)
 
-        def check() -> tuple[tuple[Tensor, Omega, Tensor | None], Mapping[str, int]]:
+        def check() -> tuple[tuple[Tensor, Omega, State, Tensor | None], Mapping[str, int]]:
             rows = checked_shard(memories)
             made = omega_from(omega)
+            psi = checked_state(state, made)
             check_parameter(beta, BETA)
             given = None if values is None else checked_values(values, rows)
-            return (rows, made, given), {
+            return (rows, made, psi, given), {
                 "number of coordinates": rows.shape[1],
                 "dtype of the memories": digest(str(rows.dtype)),
                 "omega": digest(made),
+                "state": digest(psi),
                 "beta": digest(beta),
                 "number of values": 0 if given is None else 1 + given.shape[1],
                 "tensors that require grad": digest(
@@ -129,7 +136,7 @@ class ShardedHopfieldNetwork:
                 ),
             }
 
-        self.memories, self.omega, self.values = self._group.agree(check)
+        self.memories, self.omega, self.state, self.values = self._group.agree(check)
         self.beta = beta
         counts = self._group.gather(lambda: [torch.tensor([len(self.memories)])])
         self.layout = Layout([int(each[0]) for each in counts], self._group.rank)
@@ -165,7 +172,7 @@ class ShardedHopfieldNetwork:
         network = cls.__new__(cls)
         network._group, network._engine, network.layout = engine.group, engine, engine.layout
         network.memories, network.values = engine.shard.memories, None
-        network.omega, network.beta = engine.omega, beta
+        network.omega, network.beta, network.state = engine.omega, beta, Euclidean()
         return network
 
     # ------------------------------------------------------------------ facts
@@ -232,12 +239,18 @@ class ShardedHopfieldNetwork:
         """The energy with all its constants (Eq. 8), shape ``queries.shape[:-1]``."""
         asked = self._asked(queries, layout, "energy")
         with torch.set_grad_enabled(asked.differentiable):
-            found = energy(self._engine, asked.cues)
+            found = energy(self._engine, asked.cues, self.state)
             return asked.own(found.unsqueeze(-1)).squeeze(-1)
 
     def gradient(self, queries: Tensor, *, layout: QueryLayout = "replicated") -> Tensor:
-        r"""The energy's gradient, :math:`q - X^\top \hat y_\Omega(\beta X q)`."""
-        return queries - self.update(queries, layout=layout)
+        r"""The energy's gradient, :math:`\nabla\Psi(q) - X^\top \hat y_\Omega(\beta X q)`."""
+        return self.state.slope(queries) - self._mixture(queries, layout)
+
+    @collective
+    def _mixture(self, queries: Tensor, layout: QueryLayout) -> Tensor:
+        asked = self._asked(queries, layout, "gradient")
+        with torch.set_grad_enabled(asked.differentiable):
+            return asked.own(spoil(self._engine.step(asked.cues).states, asked.rows))
 
     @collective
     def retrieve(
@@ -256,7 +269,8 @@ class ShardedHopfieldNetwork:
         certificate holds against the memories of all processes.
         """
         options = (max_steps, tol, trace, gradient)
-        asked = self._asked(queries, layout, f"retrieve{options}", check_options(*options))
+        wrong = check_options(*options, self.state)
+        asked = self._asked(queries, layout, f"retrieve{options}", wrong)
         unrolled = asked.differentiable and gradient == "unrolled"
         with torch.set_grad_enabled(unrolled):
             outcome = iterate(asked.rows, self._rules(asked, max_steps, tol, trace))
@@ -272,7 +286,17 @@ class ShardedHopfieldNetwork:
     # ------------------------------------------------------------------ inside
 
     def _step(self, cues: Cues) -> Step:
-        return self._engine.step(cues)
+        """The step with the state's map; patterns that are states come back bit for bit."""
+        step = self._engine.step(cues, self.state.is_scale_free)
+        if self.state.is_identity:
+            return step
+        states, weights = self.state(step.states), step.weights
+        if isinstance(weights, SparseRows) and weights.indices.numel():
+            first = weights.offsets[:-1].clamp_max(weights.indices.numel() - 1)
+            alone = (weights.counts == 1) & (weights.values.detach()[first] == 1)
+            whole = alone & self.state.keeps(step.states)
+            states = torch.where(whole.unsqueeze(-1), step.states, states)
+        return step._replace(states=states)
 
     def _asked(
         self, queries: Tensor, layout: QueryLayout, call: str, error: Exception | None = None
@@ -287,7 +311,7 @@ class ShardedHopfieldNetwork:
             same: dict[str, int] = {
                 "method and options": digest(call + layout),
                 "gradient mode": digest([torch.is_grad_enabled(), checked.requires_grad]),
-                "beta and omega": digest([self.beta, self.omega]),
+                "beta, omega and state": digest([self.beta, self.omega, self.state]),
             }
             if layout == "replicated":
                 same |= {"shape of the queries": digest(tuple(checked.shape))}
@@ -309,21 +333,36 @@ class ShardedHopfieldNetwork:
                 return kept_in_place(old, rows_by_id, step, lambda r, m: certify(active[r], m))
             step = self._step(asked.at(states))
             rows = step.weights
-            assert isinstance(rows, SparseRows)
-            return Step(step.states[active], rows.take(active))
+            if isinstance(rows, SparseRows):
+                return Step(step.states[active], rows.take(active))
+            return Step(step.states[active], None if rows is None else rows[active])
 
         def certify(rows: Tensor, members: Tensor) -> Tensor:
             beta = asked.beta.detach()[rows]
             with torch.no_grad():
+                if not self.state.is_identity:
+                    return self._prove_as_states(members, beta, norm)
                 return prove(self._engine, members, beta, norm)
 
         return Rules(
             advance=advance,
             prove=certify,
-            energy=(lambda s: energy(self._engine, asked.at(s))) if trace else None,
+            energy=(lambda s: energy(self._engine, asked.at(s), self.state)) if trace else None,
             max_steps=max_steps,
             tol=tol * norm,
         )
+
+    def _prove_as_states(self, members: Tensor, beta: Tensor, norm: float) -> Tensor:
+        """Prop. 2 for single patterns that are states of their own; the margin pays for rounding."""
+        margin = self.omega.exact_margin(1)
+        if members.shape[1] != 1 or margin is None or not len(members):
+            return torch.zeros(len(members), dtype=torch.bool)
+        ids, back = torch.unique(members[:, 0], return_inverse=True)
+        chosen = self._engine.fetch(ids, self.memories)[back]
+        off = self.state.rounding(chosen).double() * chosen.shape[1] ** 0.5
+        lead = 1 / beta + 2.01 * off * norm / float(margin)
+        proven = prove(self._engine, members, torch.where(off > 0, 1 / lead, beta), norm)
+        return proven & self.state.keeps(chosen)
 
     def _largest_norm(self) -> float:
         def own() -> Tensor:
@@ -338,6 +377,8 @@ class ShardedHopfieldNetwork:
         if isinstance(outcome.weights, SparseRows):
             wide = outcome.weights.to(torch.float64)
             return self._engine.mix(wide, self.values, self.values.dtype)
+        if isinstance(outcome.weights, Tensor):
+            return self._engine.mix_dense(outcome.weights, self.values).to(self.values.dtype)
         return self._engine.softmax_mix(asked.at(outcome.previous), self.values)
 
     def _reattached(
@@ -358,10 +399,14 @@ class ShardedHopfieldNetwork:
                 before = state
             if readout is None or self.values is None:
                 return state, None
-            cues = asked.at(before)
-            again = (
-                self._engine.softmax_mix(cues, self.values)
-                if self.omega.is_softmax
-                else self._engine.mix(self._engine.weights(cues), self.values, self.values.dtype)
-            )
+            again = self._read(asked.at(before), self.values)
             return state, readout.detach() + (again - again.detach())
+
+    def _read(self, cues: Cues, values: Tensor) -> Tensor:
+        """Mixtures of the values under the weights of these states."""
+        engine = self._engine
+        if self.omega.is_softmax:
+            return engine.softmax_mix(cues, values)
+        if self.omega.margin == torch.inf:
+            return engine.mix_dense(self.omega(engine.all_scores(cues)), values).to(values.dtype)
+        return engine.mix(engine.weights(cues), values, values.dtype)
