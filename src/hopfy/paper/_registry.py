@@ -11,7 +11,14 @@ from hopfy.paper._base import Experiment
 __all__ = ["load", "names"]
 
 _PACKAGE = "hopfy.paper"
-_NOT_EXPERIMENTS = {"claims", "data", "demo", "report", "terminal"}
+# Experiments that share a folder, by name.
+_WITHIN = {
+    "capacity": "recall.capacity",
+    "robustness": "recall.robustness",
+    "free-recall": "recall.free",
+    "sequential-recall": "recall.sequential",
+}
+_NOT_EXPERIMENTS = {"claims", "data", "demo", "recall", "report", "terminal"}
 
 
 def names() -> list[str]:
@@ -22,7 +29,8 @@ def names() -> list[str]:
     """
     package = import_module(_PACKAGE)
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    return sorted(name for name in modules - _NOT_EXPERIMENTS if not name.startswith("_"))
+    own = {name for name in modules - _NOT_EXPERIMENTS if not name.startswith("_")}
+    return sorted(own | set(_WITHIN))
 
 
 def load(name: str) -> Experiment[Any]:
@@ -30,7 +38,7 @@ def load(name: str) -> Experiment[Any]:
     if name not in names():
         known = ", ".join(names())
         raise ValueError(f"expected an experiment among {known}, got {name!r}.")
-    experiment = import_module(f"{_PACKAGE}.{name}").experiment
+    experiment = import_module(f"{_PACKAGE}.{_WITHIN.get(name, name)}").experiment
     if not isinstance(experiment, Experiment):
         raise TypeError(f"expected {_PACKAGE}.{name}.experiment to be an Experiment.")
     return experiment

@@ -1,0 +1,1 @@
+"""Recall experiments of the unified framework: capacity, robustness, free and sequential recall."""
