@@ -104,3 +104,13 @@ def test_patterns_that_come_until_two_are_too_close():
     beta = 1 / theory_experiment.LEAD
     assert bool(theory.is_stationary(stream[:count], "sparsemax", beta).all())
     assert not bool(theory.is_stationary(stream[: count + 1], "sparsemax", beta).all())
+
+
+def test_fig3_shows_the_papers_own_patterns():
+    """Sets 0, 3, 8 and 9 of those drawn one after the other after torch.manual_seed(42)."""
+    torch.manual_seed(42)
+    sets = [torch.nn.functional.normalize(torch.randn(5, 2).double(), dim=-1) for _ in range(10)]
+    for number, place in enumerate((0, 3, 8, 9)):
+        assert torch.equal(fig3._patterns(number, seed=5), sets[place])
+    assert fig3._patterns(4, 0).shape == (3, 2)
+    assert not torch.equal(fig3._patterns(5, 0), fig3._patterns(5, 1))

@@ -23,6 +23,9 @@ BETAS = (1.0, 4.0, 10.0)
 _BORDER = 0.1
 # A weight below this is rounding left by the iteration, not a pattern that takes part.
 _PRESENT = 1e-9
+# The published panels: four of the sets that are drawn one after the other from this seed.
+_PUBLISHED_SEED = 42
+_PUBLISHED_SETS = (0, 3, 8, 9)
 _CORNERS = ((-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0))
 
 
@@ -30,8 +33,8 @@ _CORNERS = ((-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0))
 class Fig3Config(Config):
     """How many sets of patterns to measure, how many of them to draw, and how finely."""
 
-    sets: int = 4
-    drawn: int = 2
+    sets: int = 5
+    drawn: int = 4
     points: int = 24
     max_steps: int = 50
     queries: int = 8
@@ -45,9 +48,9 @@ class Fig3(Experiment[Fig3Config]):
     name = "fig3"
     title = "Figure 3: energies, trajectories and basins of attraction"
     profiles = {  # noqa: RUF012
-        "demo": Fig3Config(sets=2, points=14, queries=4),
+        "demo": Fig3Config(sets=2, drawn=2, points=14, queries=4),
         "quick": Fig3Config(),
-        "paper": Fig3Config(sets=20, drawn=3, points=100, drawn_energies=BETAS, drawn_basins=BETAS),
+        "paper": Fig3Config(sets=20, drawn=5, points=100, drawn_energies=BETAS, drawn_basins=BETAS),
     }
 
     def run(self, config: Fig3Config, store: Store, progress: Progress) -> dict[str, Any]:
@@ -117,13 +120,22 @@ experiment = Fig3()
 
 
 def _patterns(number: int, seed: int) -> Tensor:
-    """Unit vectors (N, 2): the three corners first, then five at random."""
-    if number == 0:
+    """Unit vectors (N, 2): the four published sets of five, the three corners, then random sets."""
+    if number < len(_PUBLISHED_SETS):
+        raw = _published(_PUBLISHED_SETS[number]).double()
+    elif number == len(_PUBLISHED_SETS):
         raw = torch.tensor(_CORNERS, dtype=torch.float64)
     else:
         generator = torch.Generator().manual_seed(1000 * seed + number)
         raw = torch.randn(5, 2, generator=generator, dtype=torch.float64)
     return torch.nn.functional.normalize(raw, dim=-1)
+
+
+def _published(place: int) -> Tensor:
+    """The set at this place among those that torch draws one after the other, float32."""
+    generator = torch.Generator().manual_seed(_PUBLISHED_SEED)
+    sets = [torch.randn(5, 2, generator=generator) for _ in range(place + 1)]
+    return sets[-1]
 
 
 def _queries(number: int, seed: int, count: int) -> Tensor:
@@ -233,7 +245,7 @@ def _bare(ax: Any) -> None:
 def _energy_caption(beta: float) -> str:
     return (
         f"Energies at beta = {beta:g} (dark is low) with the paths of five queries from ring to "
-        "dot; stars are the stored patterns. "
+        "dot; stars are the stored patterns, those of the paper's figure. "
         + (
             "At this high temperature the maps settle in mixtures, between the patterns."
             if beta == 1

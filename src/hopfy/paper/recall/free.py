@@ -33,6 +33,7 @@ class FreeRecall(Experiment[OrderConfig]):
         return checksum(config.source)
 
     def run(self, config: OrderConfig, store: Store, progress: Progress) -> dict[str, Any]:
+        ways: list[tuple[str, str, Inhibition]]
         ways = [(omega, omega, Fatigue()) for omega in config.omegas]
         ways.append((_CAPPED, "sparsemax", UseUp()))
         progress.begin(self.title, len(ways) * len(config.betas))
