@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+import re
+import warnings
 from urllib.parse import quote
 from xml.etree import ElementTree
 
@@ -16,6 +19,7 @@ pytest.importorskip("sklearn")
 from hopfy.app._session import Session
 from hopfy.app._view import Event
 from hopfy.app._views import views
+from hopfy.estimators import NoKnownWordsWarning
 
 VIEWS = {view.name: view for view in views()}
 CASES = [
@@ -23,6 +27,26 @@ CASES = [
     ("maps", "scores=2,1,0&temperature=0.1"),
     ("maps", "scores=0,0,0,0&k=3&alpha=1&norm=1.5"),
     ("maps", "scores=3,-3&k=1&transition=-1"),
+    ("plane", ""),
+    ("plane", "omega=softmax&beta=1&background=basins"),
+    ("plane", "omega=2-subsets&beta=8&cue=0,0"),
+    ("plane", "state=ball&background=basins&omega=1.5-entmax"),
+    ("plane", "state=sign&beta=0.2"),
+    ("plane", "state=tanh"),
+    ("plane", "state=layer-norm&omega=5-normmax"),
+    ("plane", "patterns=0,0,0,0,0,0&cue=0,0"),
+    ("digits", ""),
+    ("digits", "damage=covered&digit=17&amount=0.8"),
+    ("digits", "damage=half+missing&digit=4&beta=200"),
+    ("digits", "damage=two+at+once&digit=11&seed=2"),
+    ("digits", "damage=none&beta=1"),
+    ("digits", "drawn=" + "0" * 20 + "g5g5" + "0" * 40),
+    ("attention", ""),
+    ("attention", "text=&alpha=2"),
+    ("attention", "text=dull+%E9%9B%BB+%3Cb%3E+%22film%22&alpha=1.2&head=3&layer=2&word=1"),
+    ("rationales", ""),
+    ("rationales", "text=&transition=1"),
+    ("rationales", "text=zzzqqq+%3Cscript%3E+%E9%9B%BB%E5%BD%B1&transition=0.5"),
 ]
 NASTY = '<script>alert(1)</script> & "quotes" \x00\u202e\ud800 ' + "x" * 50
 
@@ -45,7 +69,9 @@ def test_the_exported_code_computes_the_shown_numbers(name, query, capsys):
     assert notes == []
     shown = view.show(settings, 800.0)
     namespace: dict[str, object] = {}
-    exec(compile(shown.code, "exported.py", "exec"), namespace)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoKnownWordsWarning)
+        exec(compile(shown.code, "exported.py", "exec"), namespace)
     assert shown.numbers
     assert same(json.loads(json.dumps(namespace["result"])), json.loads(json.dumps(shown.numbers)))
     assert capsys.readouterr().out
@@ -62,8 +88,7 @@ def test_every_picture_is_well_formed_and_fits(name, query, width):
         tags = {each.tag.rpartition("}")[2] for each in root.iter()}
         assert tags <= {"svg", "style", "rect", "circle", "line", "polyline", "text", "image",
                         "clipPath", "path", "g", "title"}  # fmt: skip
-        assert "NaN" not in shown.picture
-        assert "nan" not in shown.picture.split("</style>")[1].split("data:")[0]
+        assert not re.search(r'="[^"]*\b(nan|inf)\b', shown.picture.replace("data:", '"'))
 
 
 @pytest.mark.parametrize(("name", "query"), CASES)
@@ -141,6 +166,106 @@ def test_an_error_in_a_view_is_a_note(name, monkeypatch):
     monkeypatch.setattr(view, "show", fails_once)
     shown = page.receive({"type": "size", "width": 500})
     assert shown["notes"] == ["This could not be computed: no luck"]
+
+
+class TestPlane:
+    """Memories in the plane."""
+
+    def test_the_energy_never_rises_and_radii_hold(self):
+        import torch
+
+        from hopfy.app._plane import PlaneSettings, network_of, walk
+
+        for omega in ("sparsemax", "1.5-entmax", "5-normmax"):
+            settings = PlaneSettings(omega=omega, beta=6.0)
+            found = walk(settings)
+            assert all(b <= a + 1e-12 for a, b in itertools.pairwise(found.energies))
+            network = network_of(settings)
+            angles = torch.linspace(0, 6.2, 40, dtype=torch.float64)
+            ring = torch.stack([angles.cos(), angles.sin()], -1)
+            for number, radius in enumerate(found.radii):
+                if radius > 0:
+                    cues = network.memories[number] + 0.999 * radius * ring
+                    assert torch.equal(
+                        network.update(cues), network.memories[number].expand_as(cues)
+                    )
+            assert any(radius > 0 for radius in found.radii)
+
+    def test_buttons(self):
+        view = VIEWS["plane"]
+        settings = view.defaults()
+        for _ in range(20):
+            settings = view.act(settings, "add")
+        assert len(settings.patterns) == 24
+        view.show(settings, 800.0)
+        for _ in range(20):
+            settings = view.act(settings, "remove")
+        assert len(settings.patterns) == 4
+        assert view.act(view.act(settings, "first"), "next").step == 1
+
+
+class TestDigits:
+    """Recalling digits."""
+
+    def test_sparse_maps_recall_exactly_and_softmax_never(self):
+        from hopfy.app._digits import DigitSettings, recalls
+
+        found = {each.name: each for each in recalls(DigitSettings(amount=0.3))}
+        assert found["softmax"].ids == ()
+        for name in ("sparsemax", "1.5-entmax", "5-normmax", "AssociativeMemory"):
+            assert found[name].ids == (3,)
+            assert found[name].certified
+
+    def test_two_at_once_are_named_by_two_subsets(self):
+        from hopfy.app._digits import DigitSettings, cue_of, recalls
+
+        settings = DigitSettings(damage="two at once", beta=60.0)
+        found = {each.name: each for each in recalls(settings)}
+        assert set(found["2-subsets"].ids) == set(cue_of(settings).truth)
+
+    def test_painting_starts_from_what_is_seen(self):
+        view = VIEWS["digits"]
+        settings = view.moved(view.defaults(), Event("pixel:5", value="1"))
+        assert len(settings.drawn) == 64
+        assert settings.drawn[5] == "g"
+        assert view.moved(settings, Event("pixel:5", value="0")).drawn[5] == "0"
+        assert view.act(settings, "stored").drawn == ""
+
+
+class TestTexts:
+    """Attention and rationales."""
+
+    def test_rows_sum_to_one_and_larger_alphas_have_more_zeros(self):
+        from hopfy.app._attention import attend
+
+        zeros = []
+        for alpha in (1.0, 1.5, 2.0):
+            found = attend("A funny film with a weak ending .", alpha, "1", "mean")
+            assert all(math.isclose(sum(row), 1, abs_tol=1e-5) for row in found.weights)
+            zeros.append(found.zeros)
+        assert zeros[0] == 0 < zeros[1] < zeros[2]
+
+    def test_the_models_are_small_and_as_good_as_they_say(self):
+        from hopfy.app._model_files import FOLDER, facts
+
+        assert sum(each.stat().st_size for each in FOLDER.iterdir()) < 2_000_000
+        assert facts()["rationales"]["accuracy"] > 0.75
+        assert facts()["sentences"]["1.5"] > 0.75
+
+    def test_words_are_placed_inside_the_lines(self):
+        from hopfy.app._rationales import explain
+        from hopfy.app._rationales_picture import place_words
+
+        text = "A fine film , " + "x" * 300 + " and more\n\nwords " + "電" * 90
+        placed = place_words(explain(text, 0.0), 30)
+        assert all(0 <= column < 30 for column, _, _ in placed)
+        assert [line for _, line, _ in placed] == sorted(line for _, line, _ in placed)
+
+    def test_a_larger_transition_gives_longer_phrases(self):
+        from hopfy.app._rationales import RationaleSettings, explain
+
+        text = RationaleSettings().text
+        assert len(explain(text, 1.5).spans) <= len(explain(text, 0.0).spans)
 
 
 class TestMaps:

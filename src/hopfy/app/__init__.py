@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-__all__ = ["explore"]
+from hopfy.app._model_files import rationale_model, sentence_model
+from hopfy.app._sentence_model import Reading, SentenceModel
+
+__all__ = ["Reading", "SentenceModel", "explore", "rationale_model", "sentence_model"]
 
 
 def explore(*, port: int = 5006, browser: bool = True) -> None:

@@ -131,6 +131,8 @@ class MapsView(View[MapSettings]):
     """Drag scores and temperature; every map answers."""
 
     name = "maps"
+    short = "Maps"
+    controls_first = True
     title = "Maps"
     lead = (
         "Drag the scores. Each card shows the weights that a map gives them, how many are not zero, "

@@ -37,6 +37,7 @@ class Stage(JSComponent):  # type: ignore[misc]
     heading = param.String()
     lead = param.String()
     pages = param.List()
+    controls_first = param.Boolean()
     shown = param.Dict({})
     note = param.String()
 
@@ -46,7 +47,7 @@ class Stage(JSComponent):  # type: ignore[misc]
     def __init__(self, view: View[Any], pages: Sequence[tuple[str, str]]) -> None:
         super().__init__(
             view=view.name, heading=view.title, lead=view.lead, sizing_mode="stretch_width",
-            pages=[list(page) for page in pages], margin=0,
+            pages=[list(page) for page in pages], controls_first=view.controls_first, margin=0,
         )  # fmt: skip
         self._session = Session(view)
 
@@ -117,7 +118,7 @@ def serve(*, port: int = 5006, browser: bool = True, wait: bool = True) -> tuple
     """Open the explorer; returns when the server is stopped, or at once if not to ``wait``."""
     pn.config.raw_css = [_BODY]
     chosen, made = free_port(port), views()
-    pages = [(view.name, view.title) for view in made]
+    pages = [(view.name, view.short) for view in made]
     warm = WarmUp(made)
     routes: dict[str, Any] = {view.name: _page(view, pages, warm) for view in made}
     origins = [f"{host}:{chosen}" for host in ("localhost", ADDRESS)]

@@ -80,7 +80,7 @@ class Handle:
 
     def attributes(self) -> str:
         """As attributes of an SVG element."""
-        parts = [f"data-handle={quoteattr(self.name)}", f'data-kind="{self.kind}"']
+        parts = [f"data-handle={quoteattr(_printable(self.name))}", f'data-kind="{self.kind}"']
         for axis in ("x", "y"):
             scale: Scale | None = getattr(self, axis)
             if scale is not None:
@@ -88,7 +88,7 @@ class Handle:
                 parts.append(f'data-{axis}="{" ".join(f"{each:.6g}" for each in numbers)}"')
         role = "button" if self.kind != "drag" else "slider"
         parts.append(f'data-step="{self.step:g}" tabindex="0" role="{role}"')
-        parts.append(f"aria-label={quoteattr(self.label)}")
+        parts.append(f"aria-label={quoteattr(_printable(self.label))}")
         return " ".join(parts)
 
 
@@ -168,7 +168,7 @@ class Svg:
         head = f'<svg xmlns="http://www.w3.org/2000/svg" class="hopfy" {size} {box} role="group"'
         ground = '<rect class="ground" width="100%" height="100%" fill="var(--paper)"/>'
         body = "".join(self._parts)
-        name = quoteattr(self.title)
+        name = quoteattr(_printable(self.title))
         return f"{head} aria-label={name}><style>{_STYLE}</style>{ground}{body}</svg>"
 
 

@@ -122,7 +122,7 @@ class TextBox(Control):
     rows: int = 1
 
     def read(self, text: str) -> str:
-        return text
+        return text.encode("utf-8", "replace").decode()  # half a character could not be written
 
     def widget(self, value: Any) -> dict[str, Any]:
         kind = {"kind": "text", "rows": self.rows, "longest": self.longest}
@@ -190,14 +190,17 @@ class View(ABC, Generic[S]):
 
     Attributes:
         name: in the address of the page.
-        title, lead: what it is, and what there is to do.
+        title, lead: what it is, and what there is to do; ``short`` names it in the navigation.
+        controls_first: whether the controls stand above the picture on a narrow screen.
         fields: the controls of all fields of the settings.
         buttons: things to do.
     """
 
     name: str
+    short: str
     title: str
     lead: str
+    controls_first: bool = False
     fields: tuple[Control, ...]
     buttons: tuple[Button, ...] = ()
 

@@ -297,7 +297,11 @@ export function render({ model }) {
     width = now;
   };
   const observer = new ResizeObserver(resize);
-  model.on("after_render", () => { observer.observe(stage); resize(); });
+  model.on("after_render", () => {
+    observer.observe(stage);
+    resize();
+    links.find((each) => each.hasAttribute("aria-current"))?.scrollIntoView({ block: "nearest", inline: "center" });
+  });
   model.on("remove", () => observer.disconnect());
 
   return element(
@@ -307,7 +311,7 @@ export function render({ model }) {
       element("nav", { "aria-label": "Views" }, ...links)),
     element("div", { class: "head" }, element("h1", {}, model.heading), element("p", { class: "lead" }, model.lead)),
     warm, notes,
-    element("div", { class: "body" }, element("div", { class: "main" }, stage, lines), controls),
+    element("div", { class: model.controls_first ? "body controls-first" : "body" }, element("div", { class: "main" }, stage, lines), controls),
     toolbar(model, stage, () => shown),
     element("details", { class: "code" }, element("summary", {}, "The Python code that computes this"), code),
     element("footer", {}, "Computed live by hopfy on this machine. Nothing is loaded from, or sent to, the network."),
