@@ -28,6 +28,7 @@ MODULES = {
     "hopfy.distributed": "Many processes.",
     "hopfy.estimators": "Models with scikit-learn's verbs.",
     "hopfy.integrations.transformers": "Hugging Face models.",
+    "hopfy.app": "The explorer.",
     "hopfy.plot": "Pictures.",
     "hopfy.paper": "Experiments of the paper.",
     "hopfy.paper.data": "Data sets.",

@@ -57,7 +57,7 @@ class Visit:
         self.page, self.address = page, address
         self.requests: list[str] = []
         self.errors: list[str] = []
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(60_000)
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._heard)

@@ -236,7 +236,7 @@ class TestEveryView:
             viewport={"width": width, "height": 844}, color_scheme=scheme, has_touch=width < 500
         )
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(60_000)
         page.goto(f"{explorer}/{name}")
         page.wait_for_selector('[data-ready="yes"]')
         assert page.evaluate("document.documentElement.scrollWidth") <= width

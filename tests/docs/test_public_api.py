@@ -15,6 +15,7 @@ import pytest
 
 MODULES = [
     "hopfy",
+    "hopfy.app",
     "hopfy.distributed",
     "hopfy.estimators",
     "hopfy.functional",
