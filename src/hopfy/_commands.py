@@ -185,7 +185,7 @@ def _write_demo(out: Path, seed: int) -> Path:
     with ShownStatus(console, "recalling damaged digits (the first run compiles the maps)"):
         section = demo.section(demo.recall_digits(seed))
     console.print(_plain_table(section.title, section.tables[0]))
-    sections = [section]
+    sections = [section, _rationales_section()]
     for name in paper.names():
         experiment = paper.load(name)
         profile = "demo" if "demo" in experiment.profiles else "quick"
@@ -194,6 +194,33 @@ def _write_demo(out: Path, seed: int) -> Path:
         console.print(summary(run), soft_wrap=True)
         sections.append(section_of(run))
     return write_page(out / "index.html", _TITLE, _LEAD, sections, _NEXT)
+
+
+_REVIEWS = (
+    "The first hour drags and the plot makes no sense, but the acting is wonderful and the ending is "
+    "genuinely moving.",
+    "A funny, touching and beautifully filmed story that stays with you.",
+    "Two good jokes cannot save this dull and lifeless mess.",
+    "It is not a great film, but it is never boring, and the children loved it.",
+    "A clever idea, wasted on flat characters and a predictable script.",
+)
+
+
+def _rationales_section() -> Any:
+    """Sentences written for the page, and the words from which a shipped model judges them."""
+    from hopfy.app import rationale_model
+    from hopfy.paper.report import Section
+
+    found = rationale_model().rationale(list(_REVIEWS))
+    return Section(
+        "words",
+        "The words that decided",
+        "A classifier of film reviews that predicts from three tenths of the words, selected by "
+        "sequential k-subsets. It comes with hopfy and was trained on 6,920 sentences of the "
+        "Stanford Sentiment Treebank; these five were written for this page.",
+        fragment=found._repr_html_(),
+        notes=["hopfy explore shows the same model for a text of your own."],
+    )
 
 
 _TITLE = "hopfy: sparse and structured Hopfield networks"

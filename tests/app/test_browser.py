@@ -33,7 +33,7 @@ def tell(visit, what: str) -> None:
 
 
 def picture(visit) -> str:
-    return visit.page.locator(".stage").inner_html()
+    return visit.page.locator(".picture").inner_html()
 
 
 def test_a_page_opens_drags_and_loads_nothing_from_elsewhere(visit):
@@ -174,7 +174,7 @@ class TestTexts:
         title = visit.page.title()
         visit.write("text", NASTY)
         assert visit.page.title() == title
-        assert visit.page.locator(".stage img, .stage script").count() == 0
+        assert visit.page.locator(".picture img, .picture script").count() == 0
         visit.write("text", "word " * 20_000)
         assert "only the first" in visit.page.locator(".notes").inner_text()
         visit.write("text", "")
@@ -242,7 +242,7 @@ class TestEveryView:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         ground = page.locator(".page").evaluate("e => getComputedStyle(e).backgroundColor")
         assert ground == ("rgb(23, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
-        ink = page.locator(".stage text").first.evaluate("e => getComputedStyle(e).fill")
+        ink = page.locator(".picture text").first.evaluate("e => getComputedStyle(e).fill")
         assert ink != ground
         page.screenshot(path=str(tmp_path / "page.png"), full_page=True)
         assert Path(tmp_path / "page.png").stat().st_size > 10_000

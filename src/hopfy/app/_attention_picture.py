@@ -25,8 +25,8 @@ def draw_attention(dense: Attended, sparse: Attended, alpha: float, word: int, w
     height = 34 + margin + side
     svg = Svg(width, height if beside else 2 * height + 16, "Attention, dense and sparse")
     _draw_square(svg, 0, 0, margin, side, "softmax", dense, words, word)
-    place = (room + 24, 0) if beside else (0, height + 16)
-    _draw_square(svg, *place, margin, side, f"{alpha:g}-entmax", sparse, words, word)
+    x, y = (room + 24, 0.0) if beside else (0.0, height + 16)
+    _draw_square(svg, x, y, margin, side, f"{alpha:g}-entmax", sparse, words, word)
     return str(svg)
 
 

@@ -111,7 +111,8 @@ def cue_of(settings: DigitSettings) -> Cue:
     if settings.drawn:
         pixels = torch.tensor([_LEVELS.index(one) for one in settings.drawn], dtype=torch.float64)
         return Cue(normalize(pixels - stored.center, dim=0), known, pixels, ())
-    vector, truth = stored.patterns[settings.digit], (settings.digit,)
+    vector = stored.patterns[settings.digit]
+    truth: tuple[int, ...] = (settings.digit,)
     if settings.damage == "noise":
         generator = torch.Generator().manual_seed(settings.seed)
         noise = torch.randn(64, generator=generator, dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,9 +87,9 @@ def _draw_energy(svg: Svg, energies: NDArray[np.float64], side: float) -> None:
     if not inside.all():
         return
     step = side / (energies.shape[0] - 1)
-    lines = contour_generator(z=share)
+    lines: Any = contour_generator(z=share)
     for level in np.linspace(0, 1, _LEVELS + 2)[1:-1]:
-        for line in lines.lines(level):
+        for line in lines.lines(float(level)):
             points = [(float(x) * step, side - float(y) * step) for x, y in line]
             svg.path(points, color="#fff", width=0.6, more='stroke-opacity="0.55"')
 

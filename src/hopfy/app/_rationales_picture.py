@@ -69,7 +69,8 @@ def _cells(text: str) -> int:
 
 def place_words(found: Rationale, columns: int) -> list[tuple[int, int, str]]:
     """Column, line and text of every word, as the text has them; words that are too long are cut."""
-    placed, column, line = [], 0, 0
+    placed: list[tuple[int, int, str]] = []
+    column, line = 0, 0
     ends = [0, *(stop for _, stop in found.text.places)]
     for (start, _), end, word in zip(found.text.places, ends, found.tokens, strict=False):
         gap = (found.text.source or "")[end:start]

@@ -182,10 +182,15 @@ class Grips {
       event.preventDefault();
       const box = target.getBBox();
       const by = Number(step) * (event.shiftKey ? 5 : 1);
-      const x = onScale(scaleOf(target, "x"), box.x + box.width / 2);
-      const y = onScale(scaleOf(target, "y"), box.y + box.height / 2);
+      // Keys may come faster than pictures: count on from what was asked for last.
+      const ahead = this.line.busy && this.keyed?.handle === handle;
+      let x = ahead ? this.keyed.x : onScale(scaleOf(target, "x"), box.x + box.width / 2);
+      let y = ahead ? this.keyed.y : onScale(scaleOf(target, "y"), box.y + box.height / 2);
       const [dx, dy] = x === null ? [0, arrow[0] + arrow[1]] : y === null ? [arrow[0] + arrow[1], 0] : arrow;
-      this.line.send({ type: "move", name: handle, x: x === null ? null : x + by * dx, y: y === null ? null : y + by * dy, fine: true });
+      x = x === null ? null : x + by * dx;
+      y = y === null ? null : y + by * dy;
+      this.keyed = { handle, x, y };
+      this.line.send({ type: "move", name: handle, x, y, fine: true });
     } else if (arrow && go) {
       event.preventDefault();
       const next = target.dataset[{ ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down" }[event.key]];
@@ -240,7 +245,7 @@ const makers = { slider, choice, text: textBox, button };
 
 export function render({ model }) {
   const line = new Line(model);
-  const stage = element("div", { class: "stage" });
+  const stage = element("div", { class: "picture" });
   const lines = element("ul", { class: "lines", "aria-live": "polite" });
   const notes = element("div", { class: "notes", role: "status" });
   const warm = element("div", { class: "warm", role: "status" });

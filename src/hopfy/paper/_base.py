@@ -22,7 +22,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a comparison: our number beside the published one.
+    """One line of a comparison: our number beside the published one, or a claim that holds or not.
 
     >>> Row("size 1", ours=69.24, paper=69.2, tol=0.1).agrees
     True
@@ -34,6 +34,22 @@ class Row:
     ours: float
     paper: float | None = None
     tol: float | None = None
+    claim: bool = False
+
+    @classmethod
+    def of_claim(cls, name: str, holds: bool, *, judged: bool = True) -> Row:
+        """A claim that holds or does not; people see yes or no.
+
+        >>> Row.of_claim("the energy never rises", True).shown()
+        ('yes', 'yes', '')
+        """
+        return cls(name, float(holds), 1.0, 0.0 if judged else None, claim=True)
+
+    def shown(self) -> tuple[str, str, str] | None:
+        """What stands in the columns ours, paper and difference of a claim; None for numbers."""
+        if not self.claim:
+            return None
+        return "yes" if self.ours else "no", "yes", ""
 
     @property
     def difference(self) -> float | None:

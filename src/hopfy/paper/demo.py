@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from hopfy.memory import AssociativeMemory
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import SparseMAP
+from hopfy.paper._drawing import darken
 from hopfy.paper.report import Picture, Section, Table
 from hopfy.plot import recall_grid
 from hopfy.structures import KSubsets, SequentialKSubsets
@@ -57,10 +58,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Demo:
-    """All outcomes, and PNG pictures with their captions."""
+    """All outcomes, and pictures with their captions."""
 
     outcomes: list[Outcome]
-    pictures: list[tuple[bytes, str]]
+    pictures: list[Picture]
 
 
 def recall_digits(seed: int = 0) -> Demo:
@@ -82,7 +83,8 @@ def recall_digits(seed: int = 0) -> Demo:
         outcomes.append(_by_memory(damage, memory, patterns, cues, known))
         seen = cues if known is None else cues.masked_fill(~known, torch.nan)
         rows = {"stored": patterns[:_SHOWN], damage: seen[:_SHOWN], **networks}
-        pictures.append((_picture(rows, images, cues), _caption(damage)))
+        light, dark = _picture(rows, images, cues)
+        pictures.append(Picture(light, _caption(damage), dark))
     outcomes += _two_at_once(patterns[:PAIRED], generator)
     return Demo(outcomes, pictures)
 
@@ -179,7 +181,8 @@ def _of_pairs(
     )
 
 
-def _picture(rows: dict[str, Any], images: Tensor, cues: Tensor) -> bytes:
+def _picture(rows: dict[str, Any], images: Tensor, cues: Tensor) -> tuple[bytes, bytes]:
+    """The recalled digits for a light and for a dark page."""
     from matplotlib.figure import Figure
 
     center = images.mean(0)
@@ -195,7 +198,10 @@ def _picture(rows: dict[str, Any], images: Tensor, cues: Tensor) -> bytes:
     )
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=130, bbox_inches="tight")
-    return file.getvalue()
+    darken(figure)
+    dark = io.BytesIO()
+    figure.savefig(dark, format="png", dpi=130, bbox_inches="tight")
+    return file.getvalue(), dark.getvalue()
 
 
 def _caption(damage: str) -> str:
@@ -228,7 +234,7 @@ def section(demo: Demo) -> Section:
         "bit, in a step or two, with a proof that it is a fixed point. A memory that is told which "
         f"pixels are missing does best. The structured maps see two of {PAIRED} digits on top of "
         "each other and, nearly always, name both.",
-        [Picture(png, caption) for png, caption in demo.pictures],
+        demo.pictures,
         [Table(HEADINGS, lines)],
         [
             "Exact: came back bit for bit. Right: nearest to the stored one. Proven: certified to be "

@@ -193,7 +193,7 @@ def _entries(results: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _claim(name: str, holds: bool) -> Row:
-    return Row(f"{name} (1 = holds)", float(holds), paper=1.0, tol=0.0)
+    return Row.of_claim(name, holds)
 
 
 def _panels(results: Mapping[str, Any], beta: float) -> tuple[Any, list[tuple[Any, Any, int]]]:

@@ -121,15 +121,15 @@ def comparison_table(run: Run) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("agrees")
     for row in run.rows:
-        table.add_row(Text(row.name), f"{row.ours:.2f}", *_beside(row))
+        marks = {True: Text("yes"), False: Text("NO", style="bold red"), None: Text()}
+        table.add_row(Text(row.name), *(row.shown() or _numbers(row)), marks[row.agrees])
     return table
 
 
-def _beside(row: Row) -> tuple[str, str, Text]:
+def _numbers(row: Row) -> tuple[str, str, str]:
     paper = "-" if row.paper is None else f"{row.paper:g}"
     difference = "-" if row.difference is None else f"{row.difference:+.2f}"
-    marks = {True: Text("yes"), False: Text("NO", style="bold red"), None: Text()}
-    return paper, difference, marks[row.agrees]
+    return f"{row.ours:.2f}", paper, difference
 
 
 def summary(run: Run) -> str:

@@ -51,13 +51,13 @@ def comparison(results: Results) -> list[Row]:
 
 
 def claims(results: Results) -> list[Row]:
-    """The paper's claims on bags of digits: 1 where it holds here, 0 where it does not.
+    """The paper's claims on bags of digits, and whether they hold here.
 
     A method is best if it has the largest mean; the p-value of McNemar's test on the test bags of
     all seeds, which are the same for both, says how far it is told apart from the best one.
     """
     rows = []
-    judged = None if results["source"] != "mnist" else 0.0
+    judged = results["source"] == "mnist"
     for task in results["tasks"]:
         if not task.startswith("K="):
             continue
@@ -69,11 +69,11 @@ def claims(results: Results) -> list[Row]:
         best = max(cells.values(), key=lambda cell: fmean(cell["test"]))
         apart = mcnemar(best, cells[expected])
         name = f"{task}: {expected} is best (best: {best['method']}, p = {apart:.2g})"
-        rows.append(Row(name, float(best["method"] == expected), 1.0, judged))
+        rows.append(Row.of_claim(name, best["method"] == expected, judged=judged))
         if least in ("3", "5") and "softmax" in cells:
             behind = mcnemar(best, cells["softmax"])
             name = f"{task}: softmax falls behind the best (p = {behind:.2g})"
-            rows.append(Row(name, float(behind < _LEVEL), 1.0, judged))
+            rows.append(Row.of_claim(name, behind < _LEVEL, judged=judged))
     return rows
 
 

@@ -24,7 +24,7 @@ NAMES = {
     "imdb": "IMDB",
     "beer": "Beer",
     "eraser_movies": "ERASER movies",
-    "planted": "Planted phrases",
+    "planted": "Written sentences",
 }
 _PLANTED = Task(
     "planted", 0.15, 0.1, hidden=16, lr=5e-3, epochs=6, judged=100, seeds=1,
@@ -168,7 +168,8 @@ class Rationale(Experiment[RationaleConfig]):
         if "planted" in data:
             text = (
                 "A network reads a text and predicts from the few words that its pooling selects. "
-                "Here the texts are made: random words around a phrase of two that decides. "
+                "Here the texts are put together from sentences that were written for this page: "
+                "remarks about an evening at the cinema, and one verdict, whose two words decide. "
             )
         shared = {task["data"] for task in results["tasks"] if task.get("read_with") is not None}
         return (text + _claims(data, shared)).strip()

@@ -139,17 +139,48 @@ def _beer(seed: int) -> tuple[Part, Part, Part]:
     return *_hold_out(rest, seed), texts.take(range(tenth))
 
 
+_REMARKS = (
+    "We saw it on a Tuesday evening with my brother .",
+    "The theater was half full and a little cold .",
+    "It runs for about two hours without a break .",
+    "Most of it takes place in a small town by the sea .",
+    "I had read the book a few years ago .",
+    "The director has made three films before this one .",
+    "There is a long scene on a train in the middle .",
+    "My neighbor told me about it last week .",
+    "The story begins in the winter of 1962 .",
+    "A friend of mine works in the same cinema .",
+    "It was shown with subtitles , which I like .",
+    "The music is mostly piano and strings .",
+)
+_VERDICTS = (
+    ("The {} was {} .", "I thought that the {} was {} .", "In the end the {} is {} ."),
+    ("acting", "plot", "ending", "camera work", "dialogue"),
+)
+_PHRASES = (
+    ("truly dreadful", "painfully slow", "rather dull", "completely pointless"),
+    ("simply wonderful", "deeply moving", "very funny", "beautifully done"),
+)
+
+
 def _planted(seed: int) -> tuple[Part, Part, Part]:
-    """Random words around a phrase of two, which decides; the phrase is what a person would mark."""
+    """Remarks about an evening at the cinema, and one verdict, whose two words decide.
+
+    The sentences were written for this; the verdict is what a person would mark.
+    """
     generator = np.random.default_rng(seed)
-    phrases = (("truly", "dreadful"), ("simply", "wonderful"))
     texts, labels, spans = [], [], []
     for label in generator.integers(0, 2, 600).tolist():
-        words = [f"word{n}" for n in generator.integers(0, 60, generator.integers(8, 20)).tolist()]
-        place = int(generator.integers(0, len(words) + 1))
-        texts.append(Text((*words[:place], *phrases[label], *words[place:])))
+        frame, subject, phrase = (
+            str(generator.choice(each)) for each in (*_VERDICTS, _PHRASES[label])
+        )
+        sentences = generator.permutation(_REMARKS)[: generator.integers(1, 4)].tolist()
+        place = int(generator.integers(0, len(sentences) + 1))
+        before = " ".join([*sentences[:place], frame.format(subject, "|").split("|")[0]]).split()
+        words = " ".join([*sentences[:place], frame.format(subject, phrase), *sentences[place:]])
+        texts.append(Text(tuple(words.split())))
         labels.append(label)
-        spans.append([(place, place + 2)])
+        spans.append([(len(before), len(before) + 2)])
     whole = Part(texts, torch.tensor(labels), spans)
     return whole.take(range(400)), whole.take(range(400, 500)), whole.take(range(500, 600))
 

@@ -23,20 +23,30 @@ _WIDE = 1100
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG picture and its caption."""
+    """A PNG picture and its caption; ``dark`` is the same picture for a dark page, if there is one."""
 
     png: bytes
     caption: str
+    dark: bytes = b""
 
     @property
     def address(self) -> str:
         """The picture itself as a data address: the page loads nothing."""
-        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+        return _address(self.png)
+
+    @property
+    def dark_address(self) -> str:
+        """The same for a dark page; empty if there is none."""
+        return _address(self.dark) if self.dark else ""
 
     @property
     def wide(self) -> bool:
         """Whether a phone should scroll over it rather than shrink it."""
         return int.from_bytes(self.png[16:20], "big") > _WIDE  # the width in a PNG's header
+
+
+def _address(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page."""
+    """One part of the page.
+
+    ``fragment`` is HTML that is put into the page as it is: the output of a template that escapes
+    what is not ours, such as `hopfy.estimators.Rationales` makes.
+    """
 
     name: str
     title: str
@@ -72,12 +86,17 @@ class Section:
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = field(default_factory=tuple)
+    fragment: str = ""
 
 
 def section_of(run: Run) -> Section:
     """What an experiment found, beside what the paper says."""
     pictures = [
-        Picture((run.folder / f"{figure.name}.png").read_bytes(), figure.caption)
+        Picture(
+            (run.folder / f"{figure.name}.png").read_bytes(),
+            figure.caption,
+            _if_there(run.folder / f"{figure.name}-dark.png"),
+        )
         for figure in run.figures
     ]
     record = run.record
@@ -94,6 +113,10 @@ def section_of(run: Run) -> Section:
         tables.append(_comparison(run.rows))
     text = run.experiment.explain(run.results)
     return Section(run.experiment.name, run.experiment.title, text, pictures, tables, [note])
+
+
+def _if_there(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def page(title: str, lead: str, sections: Sequence[Section], commands: Sequence[str] = ()) -> str:
@@ -127,9 +150,7 @@ def write_page(
 def _comparison(rows: Sequence[Row]) -> Table:
     judged = [row for row in rows if row.agrees is not None]
     agree = sum(row.agrees is True for row in judged)
-    lines = [
-        [row.name, _number(row.ours), _number(row.paper), _number(row.difference)] for row in rows
-    ]
+    lines = [[row.name, *(row.shown() or _numbers(row))] for row in rows]
     verdict = f"{agree} of {len(judged)} comparable ones agree" if judged else "none comparable"
     words = {True: "yes", False: "no", None: ""}
     return Table(
@@ -138,6 +159,10 @@ def _comparison(rows: Sequence[Row]) -> Table:
         [words[row.agrees] for row in rows],
         f"{len(rows)} numbers, {verdict}",
     )
+
+
+def _numbers(row: Row) -> tuple[str, str, str]:
+    return _number(row.ours), _number(row.paper), _number(row.difference)
 
 
 def _number(value: float | None) -> str:
