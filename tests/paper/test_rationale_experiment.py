@@ -55,8 +55,8 @@ def test_the_page_has_rows_pictures_and_a_sentence(run):
     for figure in run.figures:
         assert (run.folder / f"{figure.name}.png").stat().st_size > 1000
     names = [row.name for row in run.rows]
-    assert "Planted phrases, sequential k-subsets: F1" in names
-    assert "Planted phrases, k-subsets: words in a span" in names
+    assert "Written sentences, sequential k-subsets: F1" in names
+    assert "Written sentences, k-subsets: words in a span" in names
     assert len(names) == len(set(names))
     assert "random words" in experiment.explain(run.results)
     json.dumps(run.results)
