@@ -30,9 +30,12 @@ def copy_pages(source: Path) -> None:
     for page in source.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         page.write_text(
-            re.sub(r"\]\(\.\./(CONTRIBUTING|CHANGELOG|SECURITY)\.md", _lowered, text),
+            re.sub(r"\]\(\.\./(CONTRIBUTING|CHANGELOG|SECURITY)\.md", _lowered, text).replace(
+                "](../CITATION.cff", "](CITATION.cff"
+            ),
             encoding="utf-8",
         )
+    shutil.copy(ROOT / "CITATION.cff", source)
 
 
 def _lowered(found: re.Match[str]) -> str:
@@ -41,9 +44,13 @@ def _lowered(found: re.Match[str]) -> str:
 
 def generate(source: Path) -> None:
     """Pages and pictures that are made from the library and from recorded numbers."""
+    from pictures import write_pictures
     from reference import write_reference
+    from tables import write_tables
 
     write_reference(source / "reference")
+    write_tables(source / "generated")
+    write_pictures(source / "generated")
 
 
 def run_sphinx(source: Path, output: Path, *, examples: bool) -> int:

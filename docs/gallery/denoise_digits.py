@@ -20,7 +20,7 @@ memory = hopfy.AssociativeMemory("sparsemax").fit(digits, labels)
 print(memory.explain())
 
 # %%
-# Four kinds of damage to the same ten digits. For the lost half, ``known`` says which pixels the
+# Four kinds of damage to the same ten digits. For the lost half, ``mask`` says which pixels the
 # cue contains; the others may be anything.
 rng = np.random.default_rng(1)
 some = [int(np.flatnonzero(labels == digit)[7]) for digit in range(10)]
@@ -33,7 +33,7 @@ cues = {
     "two at once": 0.6 * clean + 0.4 * clean[::-1],
 }
 answers = {
-    name: memory.recall(cue, known=upper if "lost" in name else None) for name, cue in cues.items()
+    name: memory.recall(cue, mask=upper if "lost" in name else None) for name, cue in cues.items()
 }
 for name, answer in answers.items():
     right = int((np.asarray(answer.ids) == some).sum())

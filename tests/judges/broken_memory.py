@@ -22,7 +22,7 @@ def _filled(timeout: float = 60.0, omega: hopfy.Omega | str = "sparsemax") -> Sh
 
 
 def bad_inputs(rank: int, size: int) -> dict[str, tuple[str, str]]:
-    """The errors of every process, by what the last process does wrong; all can go on afterwards."""
+    """The errors of every process, by what the last process does wrong; all can go on afterward."""
     memory, guilty = _filled(), rank == size - 1
     new, cues = drawn(2, 2), cues_of(drawn(10, 1))
     two = torch.arange(2)
