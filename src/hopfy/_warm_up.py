@@ -1,10 +1,19 @@
-"""Compile every kernel ahead of its first use, by calling what users call."""
+"""Compile every kernel ahead of its first use, by calling what users call.
+
+The calls come in groups; a group has the kernels of its own folders to compile, so that groups can
+run in processes side by side. ``python -m hopfy._warm_up NAME`` runs one group.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,69 +21,93 @@ from torch import Tensor
 import hopfy
 from hopfy import functional as F
 from hopfy import structures
+from hopfy._kernels.conv_pool import conv_relu_pool
 
-__all__ = ["warm_up"]
+__all__ = ["GROUPS", "Group", "warm_up"]
+
+_LIMIT = 900.0  # seconds for one group; the slowest takes a minute on a free core
 
 
-def warm_up(progress: Callable[[str], None] = lambda _: None) -> int:
-    """Call every operation once, forward and backward; return how many there were.
+class Group(NamedTuple):
+    """Operations whose kernels lie in the folders ``kernels`` of ``hopfy._kernels``."""
+
+    kernels: tuple[str, ...]
+    run: Callable[[], None]
+
+
+def warm_up(progress: Callable[[str], None] = lambda _: None, processes: int = 2) -> int:
+    """Run every group in a process of its own, ``processes`` at a time; return how many there are.
 
     The machine code stays on disk (see `hopfy._runtime.kernel_cache`), so that later processes start
-    at once. ``progress`` is told what is compiled next.
+    at once. ``progress`` is told what is done and what is left.
     """
-    count = 0
-    for name, call in _calls():
-        progress(name)
-        call()
-        count += 1
-    return count
+    with ThreadPoolExecutor(max(1, processes)) as pool:
+        waiting = {pool.submit(_in_a_process, name): name for name in GROUPS}
+        left = list(GROUPS)
+        progress(f"{len(left)} groups left: {', '.join(left)}")
+        for done in as_completed(waiting):
+            done.result()
+            left.remove(waiting[done])
+            progress(f"{len(left)} groups left: {', '.join(left)}")
+    return len(GROUPS)
 
 
-def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
-    for name, map in _maps().items():
-        for dtype in (torch.float32, torch.float64):
-            for size in (12, 200):  # short and long rows have kernels of their own
-                yield f"{name}, rows of {size} {dtype}", partial(_both_ways, map, size, dtype)
-    for name, structure, shape in _structures():
-        yield name, partial(_sparsemap, structure, shape)
-    yield "attention", _attention
-    yield "networks", _network
-    yield "associative memory", _memory
+def _in_a_process(name: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "hopfy._warm_up", name],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HOPFY_QUIET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT,
+        check=False,
+    )
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise RuntimeError(f"compiling {name} failed: {last[0]}")
 
 
-def _maps() -> dict[str, Callable[[Tensor], Tensor]]:
-    maps: dict[str, Callable[[Tensor], Tensor]] = {"sparsemax": F.sparsemax}
-    for alpha in (1.0, 1.5, 1.3, 3.0, math.inf):
-        maps[f"{alpha:g}-entmax"] = partial(F.entmax, alpha=alpha)
+# --- the groups -----------------------------------------------------------------------------------
+
+
+def _entmax() -> None:
+    for alpha in (1.0, 2.0, 1.5, 1.3, 3.0, math.inf):
+        _both_ways(partial(F.entmax, alpha=alpha))
     for alpha in (2.0, 5.0):
-        maps[f"{alpha:g}-normmax"] = partial(F.normmax, alpha=alpha)
-    maps["k-subsets"] = partial(F.ksubsets, k=2)
-    maps["entropic k-subsets"] = partial(F.entropic_ksubsets, k=2)
-    maps["capped sparsemax"] = partial(F.capped_sparsemax, upper=0.5)
-    maps["at most k"] = partial(F.sparsemap, structure=structures.AtMostK(2))
-    maps["fusedmax"] = partial(F.fusedmax, strength=0.5)
+        _both_ways(partial(F.normmax, alpha=alpha))
+
+
+def _subsets() -> None:
+    _both_ways(partial(F.ksubsets, k=2))
+    _both_ways(partial(F.at_most_k, k=2))
+    _both_ways(partial(F.capped_sparsemax, upper=0.4))
+    _both_ways(partial(F.entropic_ksubsets, k=2))
+    _both_ways(partial(F.fusedmax, strength=0.5))
+
+
+def _sequential() -> None:
     for transition in (0.3, -0.3):
         edge = torch.tensor(transition, dtype=torch.float64, requires_grad=True)
-        maps[f"sequential k-subsets, transition {transition:g}"] = partial(
-            F.sequential_ksubsets, k=3, transition=edge
-        )
-    return maps
+        _both_ways(partial(F.sequential_ksubsets, k=3, transition=edge))
 
 
-def _both_ways(map: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype) -> None:
-    scores = torch.randn(4, size, dtype=dtype, device="cpu", requires_grad=True)
-    torch.autograd.backward(map(scores).square().sum())
+def _both_ways(map: Callable[[Tensor], Tensor]) -> None:
+    """Forward and backward; short and long rows, and both dtypes, have kernels of their own."""
+    for dtype in (torch.float32, torch.float64):
+        for size in (12, 200):
+            scores = torch.randn(4, size, dtype=dtype, device="cpu", requires_grad=True)
+            torch.autograd.backward(map(scores).square().sum())
 
 
-def _structures() -> Iterator[tuple[str, structures.Structure, tuple[int, ...]]]:
-    yield "chains", structures.Chain(torch.zeros(3, 3, device="cpu")), (2, 5, 3)
-    yield "matchings", structures.Matching(), (2, 4, 4)
-    yield "trees", structures.Tree(), (2, 4, 4)
+def _structured() -> None:
+    for structure, shape in _structures():
+        scores = torch.randn(shape, device="cpu", requires_grad=True)
+        torch.autograd.backward(F.sparsemap(scores, structure).square().sum())
 
 
-def _sparsemap(structure: structures.Structure, shape: tuple[int, ...]) -> None:
-    scores = torch.randn(shape, device="cpu", requires_grad=True)
-    torch.autograd.backward(F.sparsemap(scores, structure).square().sum())
+def _structures() -> Iterator[tuple[structures.Structure, tuple[int, ...]]]:
+    yield structures.Chain(torch.zeros(3, 3, device="cpu")), (2, 5, 3)
+    yield structures.Matching(), (2, 4, 4)
+    yield structures.Tree(), (2, 4, 4)
 
 
 def _attention() -> None:
@@ -82,16 +115,43 @@ def _attention() -> None:
         layer = hopfy.nn.HopfieldAttention(32, 2, omega=omega, batch_first=True)
         states = torch.randn(2, 160, 32, device="cpu", requires_grad=True)
         torch.autograd.backward(layer(states, states, states, need_weights=False)[0].sum())
-
-
-def _network() -> None:
-    memories = torch.nn.functional.normalize(torch.randn(5000, 16, device="cpu"), dim=-1)
-    for omega in ("sparsemax", "1.5-entmax", hopfy.SparseMAP(structures.KSubsets(2))):
-        hopfy.HopfieldNetwork(memories, omega, 20.0).retrieve(memories[:4])
+    keys = torch.randn(1, 2, 500, 16, device="cpu")
+    cache = hopfy.nn.SparseCache()
+    cache.append(keys, keys)
+    for omega in ("sparsemax", "1.5-entmax"):
+        cache.attend(keys[:, :, :1], omega)
 
 
 def _memory() -> None:
-    memory = hopfy.AssociativeMemory()
-    patterns = torch.randn(5000, 16, device="cpu")
-    memory.add(patterns)
-    memory.recall(patterns[:2])
+    memories = torch.nn.functional.normalize(torch.randn(5000, 16, device="cpu"), dim=-1)
+    for rows in (memories, memories[:200]):  # few memories go a shorter way
+        for omega in ("sparsemax", "1.5-entmax", hopfy.SparseMAP(structures.KSubsets(2))):
+            hopfy.HopfieldNetwork(rows, omega, 20.0).retrieve(rows[:4])
+        memory = hopfy.AssociativeMemory().fit(rows)
+        memory.recall(rows[:2])
+        memory.recall(rows[:2], mask=torch.arange(16, device="cpu") < 8)
+
+
+def _images() -> None:
+    images = torch.randn(2, 1, 28, 28, device="cpu", requires_grad=True)
+    convolution = torch.nn.Conv2d(1, 20, 5, device="cpu")
+    torch.autograd.backward(
+        conv_relu_pool(images, convolution.weight, convolution.bias).square().sum()
+    )
+
+
+# The slowest first, so that the others run beside them.
+GROUPS = {
+    "sequential k-subsets": Group(("sequential",), _sequential),
+    "structures": Group(("active_set", "chain", "oracles"), _structured),
+    "attention": Group(("attention",), _attention),
+    "networks and memories": Group(("select",), _memory),
+    "entmax and normmax": Group(("entmax", "normmax", "threshold"), _entmax),
+    "subsets and segments": Group(
+        ("capped", "entropic_ksubsets", "ksubsets", "total_variation"), _subsets
+    ),
+    "images": Group(("conv_pool",), _images),
+}
+
+if __name__ == "__main__":
+    GROUPS[sys.argv[1]].run()
