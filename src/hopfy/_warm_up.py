@@ -134,10 +134,8 @@ def _memory() -> None:
 
 def _images() -> None:
     images = torch.randn(2, 1, 28, 28, device="cpu", requires_grad=True)
-    convolution = torch.nn.Conv2d(1, 20, 5, device="cpu")
-    torch.autograd.backward(
-        conv_relu_pool(images, convolution.weight, convolution.bias).square().sum()
-    )
+    weight, bias = torch.randn(20, 1, 5, 5, device="cpu"), torch.randn(20, device="cpu")
+    torch.autograd.backward(conv_relu_pool(images, weight, bias).square().sum())
 
 
 # The slowest first, so that the others run beside them.

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 import hopfy
 from hopfy import functional as F
 from hopfy._runtime import threads
-from hopfy._runtime.threads import over_rows
+from hopfy._runtime.threads import one_thread_if_crowded, over_rows
 
 MUCH = 1 << 30  # work that is worth every thread
 
@@ -60,6 +61,24 @@ def test_a_crowded_machine_gets_one_thread(team: str, monkeypatch: pytest.Monkey
     assert over_rows(lambda start, stop: (start, stop, threading.get_ident()), 100, MUCH) == [
         (0, 100, threading.get_ident())
     ]
+
+
+@pytest.mark.parametrize("crowded", [True, False])
+def test_torch_gets_one_thread_on_a_crowded_machine(
+    crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads._Machine, "is_crowded", lambda _: crowded)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with suppress(KeyError), one_thread_if_crowded():
+            assert torch.get_num_threads() == (1 if crowded else 2)
+            with one_thread_if_crowded():
+                assert torch.get_num_threads() == (1 if crowded else 2)
+            raise KeyError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

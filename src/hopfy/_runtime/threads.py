@@ -15,8 +15,9 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["over_rows"]
+__all__ = ["one_thread_if_crowded", "over_rows"]
 
 # Below this many entries a second thread costs more than it saves.
 _WORTH_A_THREAD = 32_768
@@ -67,6 +68,25 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     if failures:
         raise failures[0]
     return answers
+
+
+@contextmanager
+def one_thread_if_crowded() -> Iterator[None]:
+    """Inside, torch computes on the calling thread alone if other processes use the cores.
+
+    For work of many short torch operations: each of them is a region that waits for the whole team.
+    Other threads of this process keep their setting, except that products of matrices share one, and
+    that a thread which calls torch for the first time meanwhile begins with one.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or not _machine.is_crowded():
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # --- other processes ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hopfy._files.tensors import StoredFile
 from hopfy._renamed import renamed_arguments
+from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.memory._arrays import (
     ArrayLike,
     as_ids,
@@ -256,7 +257,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         if found is not None:
             return certain_recall(contents, found, cues.shape[:-1], queries)
         collector = Collector(engine, flat, contents.codec)
-        with torch.no_grad():
+        with torch.no_grad(), one_thread_if_crowded():
             for piece in engine.pieces(flat, flat_known):
                 collector.take(piece)
         return collector.answer(cues.shape[:-1], queries)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy._runtime.precision import leaves_autocast
+from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.network._choice import StepperChoice
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
@@ -248,7 +249,8 @@ class HopfieldNetwork:
             )
         differentiable = self._differentiable(queries)
         recorded = differentiable and gradient == "unrolled"
-        outcome = self._settle(queries, beta, max_steps, tol, trace, recorded)
+        with one_thread_if_crowded():
+            outcome = self._settle(queries, beta, max_steps, tol, trace, recorded)
         state = outcome.states.reshape(queries.shape)
         if differentiable and gradient != "unrolled":
             return self._reattached(outcome, state, queries.shape, gradient)
