@@ -30,6 +30,7 @@ __all__ = [
     "data",
     "extra_memory",
     "floors",
+    "has_mnist",
 ]
 
 _ROUNDS = 5
@@ -47,7 +48,7 @@ class Row(NamedTuple):
 
 def bench_retrieval(progress: Callable[[str], None] = lambda _: None) -> list[Row]:
     """The floors and curves on MNIST where it is at hand, else on low-rank patterns of its size."""
-    kind = "mnist" if (_mnist_folder() / "train-images-idx3-ubyte.gz").exists() else "low-rank"
+    kind = "mnist" if has_mnist() else "low-rank"
     memories, queries = data(kind)
     progress(f"updates and searches, {kind}")
     rows = [row._replace(name=f"{kind}: {row.name}") for row in floors(memories, queries)]
@@ -57,6 +58,11 @@ def bench_retrieval(progress: Callable[[str], None] = lambda _: None) -> list[Ro
         progress(f"numbers of memories, {each}")
         rows += curve_over_memories(each)
     return rows
+
+
+def has_mnist() -> bool:
+    """Whether MNIST is in $HOPFY_DATA (or ./data)."""
+    return (_mnist_folder() / "train-images-idx3-ubyte.gz").exists()
 
 
 def _mnist_folder() -> Path:

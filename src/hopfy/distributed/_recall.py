@@ -63,7 +63,10 @@ class Recaller:
     # ------------------------------------------------------------------ complete cues
 
     def _complete(self, cues: Tensor, places: Tensor) -> Iterator[Piece]:
-        """The first step compares by distance (or by inner product); most cues need no other."""
+        """The first step compares by distance (or by inner product); most cues need no other.
+
+        The others go on from the mixture that it gives.
+        """
         metric: Metric = "inner" if self._radius is None else "euclidean"
         weights = self._weights(cues, self._betas(len(cues)), metric, None)
         done = self._proven(weights)
@@ -72,11 +75,13 @@ class Recaller:
         left = (~done).nonzero().flatten()
         if not left.numel():
             return
-        states = cues[left]
-        if self._radius is not None:
-            rows, small = self._rows_of(weights.take(left))
-            states = torch.cat([states, small.matmul(rows)[:, -1:]], 1)
-        yield from self._released(states, places[left])
+        chosen = weights.take(left)
+        if self._max_steps == 1:
+            yield Piece(places[left], chosen, *_unfinished(chosen))
+            return
+        rows, small = self._rows_of(chosen)
+        for piece in self._released(small.matmul(rows), places[left], self._max_steps - 1):
+            yield piece._replace(steps=piece.steps + 1)
 
     def _weights(
         self, cues: Tensor, beta: Tensor, metric: Metric, known: Tensor | None
@@ -102,11 +107,14 @@ class Recaller:
         alone[alone.clone()] = proven[back]
         return alone
 
-    def _released(self, states: Tensor, places: Tensor) -> Iterator[Piece]:
+    def _released(
+        self, states: Tensor, places: Tensor, max_steps: int | None = None
+    ) -> Iterator[Piece]:
         """The whole network goes on from these states (Q, W)."""
         if not len(states):
             return
-        found = self._network.retrieve(states, max_steps=self._max_steps)
+        max_steps = self._max_steps if max_steps is None else max_steps
+        found = self._network.retrieve(states, max_steps=max_steps)
         assert found.support is not None
         kinds = torch.tensor([KINDS.index(kind) for kind in found.kind])
         yield Piece(places, found.support, found.certified, kinds, found.steps)
@@ -165,6 +173,12 @@ def check_fetch(engine: Engine, count: int) -> None:
 def _certain(places: Tensor, weights: SparseRows) -> Piece:
     kinds = torch.full_like(weights.counts, _PATTERN)
     return Piece(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
+
+
+def _unfinished(weights: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
+    """Not certified, still moving, one step."""
+    ones = torch.ones_like(weights.counts)
+    return torch.zeros_like(ones).bool(), torch.full_like(ones, _MOVING), ones
 
 
 def _blocks(places: Tensor) -> list[Tensor]:

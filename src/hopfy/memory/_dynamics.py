@@ -87,25 +87,30 @@ class Engine:
         return found
 
     def _complete(self, cues: Tensor, places: Tensor) -> Iterator[Piece]:
-        """The first step compares by distance (or by inner product); most cues need no other."""
+        """The first step compares by distance (or by inner product); most cues need no other.
+
+        The others go on from the mixture that it gives.
+        """
         if self.index is None:
             yield from self._by_blocks(cues, torch.ones_like(cues, dtype=torch.bool), places)
             return
-        lifted = self.contents.radius is not None
-        metric: Metric = "euclidean" if lifted else "inner"
         beta = float(self.network.beta)
-        for some, weights in self.index.parts(cues, self.prepared, beta, metric=metric):
+        for some, weights in self.index.parts(cues, self.prepared, beta, metric=self._metric):
             done = self._proven(weights)
             if bool(done.any()):
                 yield _certain(places[some[done]], weights.take(done.nonzero().flatten()))
             left = (~done).nonzero().flatten()
-            if not left.numel():
-                continue
-            states = cues[some[left]]
-            if lifted:
-                heights = weights.take(left).matmul(self.contents.rows)[:, -1:]
-                states = torch.cat([states, heights], 1)
-            yield from self._released(states, places[some[left]])
+            if left.numel():
+                yield from self._continued(weights.take(left), places[some[left]])
+
+    def _continued(self, weights: SparseRows, places: Tensor) -> Iterator[Piece]:
+        """The whole network goes on from what the first step made of some cues."""
+        if self.max_steps == 1:
+            yield Piece(places, weights, *_unfinished(weights))
+            return
+        states = weights.matmul(self.contents.rows)
+        for piece in self._released(states, places, self.max_steps - 1):
+            yield piece._replace(steps=piece.steps + 1)
 
     def _proven(self, weights: SparseRows) -> Tensor:
         """Which rows are single patterns that are proven to be fixed points."""
@@ -130,13 +135,16 @@ class Engine:
             known[asked] = proves_with_index(self.index, sets, self.omega, betas).numpy()[back]
         return torch.from_numpy(known)
 
-    def _released(self, states: Tensor, places: Tensor) -> Iterator[Piece]:
+    def _released(
+        self, states: Tensor, places: Tensor, max_steps: int | None = None
+    ) -> Iterator[Piece]:
         """The whole network goes on from these states (Q, W)."""
+        max_steps = self.max_steps if max_steps is None else max_steps
         size = max(1, min(_MOST_QUERIES, self.scratch // (48 * self.contents.rows.shape[0])))
         for some in torch.split(torch.arange(states.shape[0], device=states.device), size):
             if not some.numel():
                 continue
-            found = self.network.retrieve(states[some], max_steps=self.max_steps)
+            found = self.network.retrieve(states[some], max_steps=max_steps)
             weights = found.support
             if weights is None:
                 weights = SparseRows.from_dense(found.weights.reshape(some.numel(), -1))
@@ -202,3 +210,9 @@ class Engine:
 def _certain(places: Tensor, weights: SparseRows) -> Piece:
     kinds = torch.full_like(weights.counts, _PATTERN)
     return Piece(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
+
+
+def _unfinished(weights: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
+    """Not certified, still moving, one step."""
+    ones = torch.ones_like(weights.counts)
+    return torch.zeros_like(ones).bool(), torch.full_like(ones, _MOVING), ones
