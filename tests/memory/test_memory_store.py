@@ -381,3 +381,57 @@ def test_chunks_have_the_size_that_was_asked_for():
     for wrong in (0, -1, 2.5):
         with pytest.raises(ValueError, match="size"):
             memory.chunks(wrong)
+
+
+@pytest.mark.parametrize("compare", ["distance", "dot"])
+@pytest.mark.parametrize("omega", ["sparsemax", "1.5-entmax", "5-normmax"])
+def test_recall_after_a_removal_is_that_of_the_rows_that_are_left(omega, compare):
+    """Removed rows stay in place until many are gone; a compacted memory answers the same."""
+    torch.manual_seed(3)
+    patterns = torch.randn(80, 9)
+    patterns[40:] = patterns[:40] + 0.01 * torch.randn(40, 9)
+    patterns[7] *= 3  # the longest
+    cues = torch.cat([patterns[:12], patterns[::7] + 0.2])
+    known = torch.rand(cues.shape) < 0.7
+    for beta in (0.1, 2.0, 1e3):
+        memory = AssociativeMemory(omega, beta=beta, compare=compare)
+        memory.add(patterns, values=torch.arange(80))
+        memory.recall(cues)
+        memory.remove([7, 0, 41, 45])
+        rows = memory._store.contents.rows
+        assert len(memory) == 76
+        before = [memory.recall(cues), memory.recall(cues, mask=known), memory.recall(cues[:1])]
+        near = memory.neighbors(cues, k=5)
+        assert memory._store.contents.rows.data_ptr() == rows.data_ptr()
+        memory._store.snapshot()  # moves the rows together
+        assert memory._store.contents.rows.shape[0] == 76
+        after = [memory.recall(cues), memory.recall(cues, mask=known), memory.recall(cues[:1])]
+        for one, two in zip(before, after, strict=True):
+            for field in ("patterns", "ids", "values", "certified", "size", "steps"):
+                assert torch.equal(getattr(one, field), getattr(two, field)), field
+            assert one.kind == two.kind
+        assert torch.equal(near.ids, memory.neighbors(cues, k=5).ids)
+
+
+def test_removals_between_recalls_do_not_copy_the_rows(monkeypatch):
+    from hopfy.memory._store import Store
+
+    copies = []
+    compact = Store._compact
+    monkeypatch.setattr(Store, "_compact", lambda store: (copies.append(1), compact(store)))
+    memory = AssociativeMemory(beta=1.0).fit(torch.randn(300, 4))
+    for _ in range(60):
+        memory.remove(memory.add(torch.randn(2, 4)))
+        memory.recall(torch.randn(1, 4))
+    assert len(memory) == 300
+    assert len(copies) <= 3  # once for about a hundred removed rows
+
+
+def test_weights_that_did_not_fit_are_those_of_the_rows_that_are_left():
+    memory = AssociativeMemory("sparsemax", beta=1e-3, compare="dot", scratch=2000)
+    memory.add(torch.randn(60, 5))
+    memory.remove([3, 4])
+    answer = memory.recall(torch.randn(40, 5))
+    ids, weights = answer.weights(2)
+    assert not set(ids.tolist()) & {3, 4}
+    assert float(weights.sum()) == pytest.approx(1.0, abs=1e-5)

@@ -240,7 +240,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         A cue of zeros is a cue like any other: under ``"distance"`` it leads to the patterns
         nearest to the origin, under ``"dot"`` all patterns score alike and it leads to their mean.
         """
-        snapshot = self._filled_snapshot()
+        snapshot = self._snapshot_for_recall()
         contents = snapshot.contents
         if isinstance(queries, np.ma.MaskedArray):
             seen = ~np.ma.getmaskarray(queries)
@@ -278,7 +278,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         >>> memory.neighbors(np.array([0.75]), k=2)
         Neighbors(ids=array([1, 0]), scores=array([0.25, 0.75]))
         """
-        snapshot = self._filled_snapshot()
+        snapshot = self._snapshot_for_recall()
         contents = snapshot.contents
         cues = as_queries(queries, contents.patterns.shape[1], contents.rows.dtype).cpu()
         flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
@@ -404,6 +404,19 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         if snapshot is None or len(snapshot) == 0:
             raise ValueError("expected a memory with patterns, got an empty one; add some first.")
         return snapshot
+
+    def _snapshot_for_recall(self) -> Snapshot:
+        """A state that need not be compacted, where a search is all that looks at its rows."""
+        store, settings = self._store, self._settings
+        searched = settings.beta is not None and not settings.omega.is_softmax
+        if (
+            store is None
+            or not searched
+            or store.contents.rows.device.type != "cpu"
+            or not len(store)
+        ):
+            return self._filled_snapshot()
+        return store.snapshot_for_recall()
 
     def _guarantee(self, snapshot: Snapshot) -> Guarantee:
         return snapshot.derived(

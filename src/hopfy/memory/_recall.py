@@ -196,11 +196,15 @@ class Collector:
 
     def _weights(self, contents: Contents) -> Callable[[int], tuple[Tensor, Tensor]]:
         if self._kept is None:
-            network, states = self._engine.network, self.states
+            index, network, states = self._engine.index, self._engine.network, self.states
 
             def again(row: int) -> tuple[Tensor, Tensor]:
+                state = states[row : row + 1]
+                if index is not None:
+                    found = index.weights(state, network.omega, float(network.beta))
+                    return found.to(state.dtype).row(0)
                 with torch.no_grad():
-                    return SparseRows.from_dense(network.weights(states[row : row + 1])).row(0)
+                    return SparseRows.from_dense(network.weights(state)).row(0)
 
             return again
         like = contents.rows[:0, 0]

@@ -30,6 +30,9 @@ _MANY = 4096
 
 _LARGEST_ID = 1 << 62
 
+# Rows are moved together when so many times the removed ones are more than all.
+_CROWDED = 4
+
 
 class Contents(NamedTuple):
     """What is stored: network rows (N, W), ids (N,), values (N, ...) or None.
@@ -119,6 +122,31 @@ class Snapshot:
         return self._separations
 
 
+class ThinnedSnapshot(Snapshot):
+    """A state from which some rows are gone: they stay where they are, and no search finds them.
+
+    For recalls only: what looks at all rows (separations, files) needs a compacted state.
+    """
+
+    def __init__(self, base: Snapshot, gone: Tensor) -> None:
+        super().__init__(base.contents, Separations.none())
+        self._base, self._gone = base, gone
+        self._thinned: ExactIndex | None = None
+
+    def __len__(self) -> int:
+        return super().__len__() - self._gone.numel()
+
+    def separations(self) -> Separations:
+        raise RuntimeError("expected a compacted state; use Store.snapshot().")
+
+    def index(self, queries: int) -> ExactIndex:
+        whole = self._base.index(queries)
+        with self._lock:
+            if self._index is None or self._thinned is not whole:
+                self._thinned, self._index = whole, whole.without(self._gone)
+            return self._index
+
+
 class _Live(NamedTuple):
     """The published snapshot and the buffers behind it; replaced in one assignment."""
 
@@ -140,8 +168,8 @@ class _Live(NamedTuple):
 class Store:
     """The one writer of snapshots.
 
-    Removed rows are only noted; the next reader pays for one compaction, which costs no more than
-    its own pass over the rows, so that many removals in a row cost one copy.
+    Removed rows are only noted. A recall works on a `ThinnedSnapshot`; what looks at all rows, and
+    a recall when many rows are gone, pays for one compaction.
     """
 
     def __init__(
@@ -151,6 +179,7 @@ class Store:
         self._lock = threading.RLock()
         self._place: dict[int, int] | None = None
         self._live = _Live.of(contents, separations or Separations.none())
+        self._thin: tuple[Snapshot, int, Snapshot] | None = None
 
     @property
     def contents(self) -> Contents:
@@ -168,6 +197,26 @@ class Store:
         with self._lock:
             self._compact()
             return self._live.snapshot
+
+    def snapshot_for_recall(self) -> Snapshot:
+        """One state for searches; its contents may hold rows that were removed, see `ThinnedSnapshot`.
+
+        The cost does not depend on the length of the rows.
+        """
+        live = self._live
+        if not live.removed:
+            return live.snapshot
+        with self._lock:
+            live = self._live
+            count = len(live.removed)
+            if _CROWDED * count > len(live.snapshot) or live.snapshot.contents.mapped:
+                self._compact()
+                return self._live.snapshot
+            thin = self._thin
+            if thin is None or thin[0] is not live.snapshot or thin[1] != count:
+                gone = torch.tensor(sorted(live.removed), dtype=torch.int64, device="cpu")
+                thin = self._thin = (live.snapshot, count, ThinnedSnapshot(live.snapshot, gone))
+            return thin[2]
 
     def add(self, patterns: Tensor, values: Tensor | None, ids: Tensor | None) -> Tensor:
         """Append checked patterns; returns their ids."""
@@ -221,6 +270,7 @@ class Store:
         with self._lock:
             twin = Store.__new__(Store)
             twin.next_id, twin._place, twin._lock = self.next_id, None, threading.RLock()
+            twin._thin = None
             twin._live = self._live._replace(removed=set(self._live.removed))
             return twin
 

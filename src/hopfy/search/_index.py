@@ -150,6 +150,12 @@ class ExactIndex:
         return numbers.clone() if state.alive is None else numbers[state.alive > 0]
 
     @property
+    def living(self) -> Tensor | None:
+        """The stored rows that were not removed, increasing; None: all of them."""
+        alive = self._state.alive
+        return None if alive is None else alive.nonzero().flatten()
+
+    @property
     def largest_norm(self) -> float:
         """The largest norm of a stored row."""
         return self._state.largest_norm

@@ -161,7 +161,11 @@ class State:
         alive = self.memories.new_ones(self.stored, dtype=torch.uint8)
         alive = alive if self.alive is None else self.alive.clone()
         alive[places] = 0
-        derived = {key: made for key, made in self.derived.items() if key not in ("leads", "short")}
+        with self._lock:
+            derived = {key: made for key, made in self.derived.items() if key != "short"}
+        if "leads" in derived:  # without some rivals a lead can only be larger
+            proven = derived["leads"].proven.clone()
+            derived["leads"] = ProvenLeads(proven, torch.full_like(proven, torch.inf))
         return replace(self, alive=alive, derived=derived, _lock=threading.Lock())
 
     def restricted(self, kept: Tensor, memories: Tensor | None = None) -> State:
@@ -242,7 +246,11 @@ class State:
 
     @property
     def largest_norm(self) -> float:
-        return float(self.norms.rows(self.stored).max())
+        """Of the memories that are alive."""
+        norms = self.norms.rows(self.stored)
+        if self.alive is not None:
+            norms = norms * self.alive
+        return float(norms.max())
 
     def _half_squares(self, coordinates: Tensor) -> Tensor:
         chosen = coordinates.nonzero().flatten()

@@ -21,7 +21,7 @@ def proves_with_index(index: ExactIndex, members: Tensor, omega: Omega, beta: Te
     """
     margin = exact_margin(omega, members.shape[1])
     if margin is None or members.shape[0] == 0:
-        return proves_fixed_point(index.memories, members, omega, beta)
+        return _whole(index, members, omega, beta)
     lead = float(margin) / beta
     if members.shape[1] > 1:
         return _searched(index, members, omega, beta, lead)
@@ -45,5 +45,15 @@ def _searched(
     proven = found > 0
     rest = (found == 0).nonzero().flatten()
     if rest.numel():
-        proven[rest] = proves_fixed_point(index.memories, members[rest], omega, beta[rest])
+        proven[rest] = _whole(index, members[rest], omega, beta[rest])
     return proven
+
+
+def _whole(index: ExactIndex, members: Tensor, omega: Omega, beta: Tensor) -> Tensor:
+    """`proves_fixed_point` among the rows that were not removed."""
+    living = index.living
+    if living is None:
+        return proves_fixed_point(index.memories, members, omega, beta)
+    return proves_fixed_point(
+        index.memories[living], torch.searchsorted(living, members), omega, beta
+    )
