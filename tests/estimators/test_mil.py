@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import subprocess
@@ -477,6 +478,19 @@ HOSTILE = {
     "three classes": lambda settings: settings["classes"].update(labels=[0, 1, 2]),
     "classes as code": lambda settings: settings["classes"].update(dtype="O,O"),
     "nested classes": lambda settings: settings["classes"].update(labels=[[0], [1]]),
+    "classes beyond 64 bits": lambda settings: settings["classes"].update(labels=[0, 2**80]),
+    "classes beyond 8 bits": lambda settings: settings["classes"].update(
+        dtype="int8", labels=[0, 999]
+    ),
+    "classes of two kinds": lambda settings: settings["classes"].update(labels=[0, "a"]),
+    "classes as a mapping": lambda settings: settings["classes"].update(labels={"0": 1}),
+    "no classes": lambda settings: settings.update(classes=None),
+    "instances beyond 64 bits": lambda settings: settings.update(instance_shape=[2**80]),
+    "a thousand dimensions": lambda settings: settings.update(instance_shape=[1] * 1000),
+    "features beyond 64 bits": lambda settings: settings.update(features=2**80),
+    "embedding beyond 64 bits": _parameter(embedding_size=2**80),
+    "heads beyond 64 bits": _parameter(heads=2**80),
+    "negative beta": _parameter(beta=-1.0),
     "no parameters": lambda settings: settings.pop("parameters"),
     "parameters as a list": lambda settings: settings.update(parameters=[1]),
 }
@@ -493,6 +507,17 @@ def test_a_hostile_file_is_refused_in_one_message(tmp_path, fitted, name):
     write(path, _mil.KIND, tensors, settings)
     with pytest.raises(ValueError, match="to be a sound MILClassifier file, but"):
         MILClassifier.load(path)
+
+
+def test_a_device_never_travels_in_a_file(tmp_path, fitted):
+    path = tmp_path / "mil.safetensors"
+    moved = copy.copy(fitted).set_params(device="cpu:0", verbose=True)
+    moved.save(path)
+    assert b"cpu:0" not in path.read_bytes()
+    loaded = MILClassifier.load(path)
+    assert loaded.device == MILClassifier().device
+    assert loaded.verbose == MILClassifier().verbose
+    assert {each.device for each in loaded.network_.parameters()} == {torch.device("cpu")}
 
 
 def test_a_memory_is_not_a_classifier(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import warnings
@@ -540,7 +541,12 @@ class TestFiles:
             {"targets": {}},
             {"targets": {"classes": {"dtype": "object", "labels": [[1], [2]]}, "prior": [1, 0]}},
             {"targets": {"classes": {"dtype": "int64", "labels": [0, 1]}, "prior": [2, 3]}},
+            {"targets": {"classes": {"dtype": "int64", "labels": [0, 2**80]}, "prior": [0.5, 0.5]}},
+            {"targets": {"classes": {"dtype": "int64", "labels": [0, "a"]}, "prior": [0.5, 0.5]}},
+            {"targets": {"classes": {"dtype": "str", "labels": 7}, "prior": [0.5, 0.5]}},
+            {"vector_size": 2**80},
             {"parameters": {}},
+            {"parameters": {"hidden": 2**80}},
             {"parameters": {"hidden": 10**9}},
             {"parameters": {"hidden": "4"}},
             {"parameters": {"method": "os.system"}},
@@ -573,6 +579,13 @@ class TestFiles:
         tensor_file.write(tmp_path / "bad", RationaleClassifier._kind, streamed, file.settings)
         with pytest.raises(ValueError, match="expected"):
             RationaleClassifier.load(tmp_path / "bad")
+
+    def test_a_device_never_travels_in_a_file(self, tmp_path, tiny: RationaleClassifier) -> None:
+        moved = copy.copy(tiny).set_params(device="cpu:0")
+        moved.save(tmp_path / "model")
+        assert b"cpu:0" not in (tmp_path / "model").read_bytes()
+        loaded = RationaleClassifier.load(tmp_path / "model")
+        assert loaded.device == RationaleClassifier().device
 
     def test_nothing_is_pickled(self, tmp_path, tiny: RationaleClassifier) -> None:
         tiny.save(tmp_path / "model")

@@ -177,7 +177,10 @@ def classes_from(table: Any) -> np.ndarray[Any, Any]:
         raise ValueError("expected class labels of a known dtype.")
     if not all(isinstance(label, str | int | float) for label in labels):
         raise TypeError("expected class labels that are numbers or strings.")
-    classes = np.asarray(labels, dtype=dtype)
-    if classes.ndim != 1 or len(np.unique(classes)) != len(labels) or not labels:
-        raise ValueError("expected different class labels.")
+    try:
+        classes = np.asarray(labels, dtype=dtype)
+    except OverflowError as error:
+        raise ValueError(f"expected class labels that fit {dtype}: {error}.") from None
+    if not labels or len(np.unique(classes)) != len(labels) or classes.tolist() != labels:
+        raise ValueError(f"expected different class labels that fit {dtype}.")
     return classes
