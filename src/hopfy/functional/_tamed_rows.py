@@ -1,4 +1,4 @@
-"""Large scores of a factor graph, brought closer to zero where that can be checked afterwards."""
+"""Large scores of a factor graph, brought closer to zero where that can be checked afterward."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def canvas(width: float, height: float) -> Canvas:
 def save(figure: Canvas, folder: Path, name: str) -> None:
     """Write ``NAME.png`` and ``NAME.svg``, and ``NAME-dark.png`` for dark pages.
 
-    Afterwards the figure itself is the dark one.
+    Afterward the figure itself is the dark one.
     """
     import matplotlib
 
