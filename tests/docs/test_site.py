@@ -104,6 +104,33 @@ def test_formulas_become_mathml(page: Path, generator) -> None:
         assert "<math" in to_mathml(block, block=True)
 
 
+def test_every_table_that_a_page_includes_is_written_and_no_other(generator, tmp_path) -> None:
+    generator("tables").write_tables(tmp_path)
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    included = {name for text in texts for name in re.findall(r"generated/([\w-]+\.md)", text)}
+    assert included == {path.name for path in tmp_path.iterdir()}
+    for path in tmp_path.iterdir():
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "|" in line]
+        assert len(lines) > 2
+        assert len({line.count("|") for line in lines}) == 1, path.name
+
+
+def test_every_picture_that_a_page_shows_is_drawn_and_no_other(generator) -> None:
+    pytest.importorskip("matplotlib")
+    names = generator("pictures").PICTURES
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    shown = {name for text in texts for name in re.findall(r"generated/([\w-]+)\.png", text)}
+    assert shown == {f"{name}{kind}" for name in names for kind in ("", "-dark")}
+
+
+def test_every_example_has_its_place_in_the_gallery() -> None:
+    order = re.search(r"EXAMPLES = \[(.*?)\]", (SITE / "conf.py").read_text("utf-8"), re.DOTALL)
+    listed = re.findall(r'"(\w+\.py)"', order[1])
+    files = sorted(path.name for path in (ROOT / "docs" / "gallery").glob("*.py"))
+    assert sorted(listed) == files
+    assert len(files) >= 12
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     """With the gallery, as ``make docs`` does; every check of the built pages passes."""
