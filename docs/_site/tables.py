@@ -87,6 +87,8 @@ def benchmark(name: str, record: dict[str, Any]) -> str:
 def _cell(value: Any, style: str) -> str:
     if value is None:
         return "–"
+    if style.endswith("g") and abs(value) >= 100:
+        style = ".0f"
     return format(value, style) if style else str(value)
 
 
