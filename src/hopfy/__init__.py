@@ -10,7 +10,7 @@ from hopfy.memory import AssociativeMemory, Recall
 from hopfy.network import HopfieldNetwork, Retrieval
 from hopfy.omega import Norm, Omega, Shannon, SparseMAP, Tsallis, omega_from
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AssociativeMemory",

@@ -71,6 +71,13 @@ def test_the_citation_names_the_paper_and_the_project() -> None:
     assert PROJECT["urls"]["Paper"] in text
 
 
+def test_the_changelog_has_the_version() -> None:
+    source = (ROOT / "src" / "hopfy" / "__init__.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "(.+)"$', source, flags=re.MULTILINE)
+    headings = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", headings, re.MULTILINE)
+
+
 @pytest.mark.slow
 def test_the_wheel_passes_tests_in_an_environment_of_its_own(built: Path, tmp_path: Path) -> None:
     """Dependencies are those of this environment, on the path behind the wheel; its hopfy is not."""
