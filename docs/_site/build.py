@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("output", nargs="?", type=Path, default=ROOT / "site")
     parser.add_argument("--without-examples", action="store_true", help="do not run the gallery")
     options = parser.parse_args()
-    os.environ["MPLBACKEND"] = "agg"
+    os.environ |= {"MPLBACKEND": "agg", "HOPFY_QUIET": "1"}
     source = ROOT / "build" / "docs" / "source"
     copy_pages(source)
     generate(source)
