@@ -58,7 +58,7 @@ def test_the_page_has_rows_pictures_and_a_sentence(run):
     assert "Written sentences, sequential k-subsets: F1" in names
     assert "Written sentences, k-subsets: words in a span" in names
     assert len(names) == len(set(names))
-    assert "random words" in experiment.explain(run.results)
+    assert "written for this page" in experiment.explain(run.results)
     json.dumps(run.results)
 
 
