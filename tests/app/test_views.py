@@ -261,6 +261,13 @@ class TestTexts:
         assert all(0 <= column < 30 for column, _, _ in placed)
         assert [line for _, line, _ in placed] == sorted(line for _, line, _ in placed)
 
+    def test_highlighted_texts_follow_the_dark_preference(self):
+        from hopfy.app import rationale_model
+
+        text = rationale_model().explain_html(["a fine film"])
+        assert text.count("prefers-color-scheme: dark") == 2
+        assert "color-scheme: light dark" in text
+
     def test_a_larger_transition_gives_longer_phrases(self):
         from hopfy.app._rationales import RationaleSettings, explain
 

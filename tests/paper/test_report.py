@@ -65,6 +65,54 @@ def test_marks_are_shown_and_long_tables_are_folded():
     assert "<summary>many</summary>" in text
 
 
+def test_claims_are_yes_or_no():
+    from hopfy.paper import Row
+    from hopfy.paper.report._page import _comparison
+
+    rows = [Row.of_claim("holds", True), Row.of_claim("fails", False), Row("one", 1.0, 1.0, 0.0)]
+    table = _comparison(rows)
+    assert [line[1:] for line in table.lines] == [
+        ["yes", "yes", ""],
+        ["no", "yes", ""],
+        ["1", "1", "0"],
+    ]
+    assert list(table.marks) == ["yes", "no", "yes"]
+
+
+def test_wide_tables_say_that_they_scroll_and_pictures_have_a_dark_version():
+    wide = Table(list("abcdef"), [["1"] * 6])
+    text = page("t", "l", [Section("s", "S", "t", [Picture(PNG, "c", PNG[:40])], [wide])])
+    assert text.count('<p class="hint">') == 1
+    assert '<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,' in text
+    check_self_contained(text)
+    narrow = page("t", "l", [Section("s", "S", "t", [], [Table(["a"], [["1"]])])])
+    assert '<p class="hint">' not in narrow
+
+
+def test_a_darkened_figure_is_light_ink_on_dark_paper(tmp_path):
+    import io
+
+    import numpy as np
+    from matplotlib import image
+
+    from hopfy.paper._drawing import canvas, save
+
+    figure = canvas(3, 2)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="#0072B2")
+    axes.set_title("title")
+    save(figure, tmp_path, "one")
+    light, dark = (
+        image.imread(io.BytesIO((tmp_path / f"one{kind}.png").read_bytes()))[..., :3]
+        for kind in ("", "-dark")
+    )
+    assert np.median(light) == 1
+    assert np.median(dark) < 0.12
+    blue = np.array([0, 0x72, 0xB2]) / 255
+    for pixels in (light, dark):
+        assert np.abs(pixels - blue).max(-1).min() < 0.02
+
+
 def test_the_page_is_written_where_it_says(tmp_path):
     place = write_page(tmp_path / "new" / "index.html", "t", "l", sections())
     assert place == (tmp_path / "new" / "index.html").resolve()

@@ -27,7 +27,7 @@ NAMES = {
     "planted": "Written sentences",
 }
 _PLANTED = Task(
-    "planted", 0.15, 0.1, hidden=16, lr=5e-3, epochs=6, judged=100, seeds=1,
+    "planted", 0.15, 2.0, hidden=16, lr=5e-3, epochs=8, word_dropout=0.3, judged=100, seeds=1,
     read_with=4.0, methods=("k-subsets", *OTHERS),
 )  # fmt: skip
 
