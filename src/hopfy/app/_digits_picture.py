@@ -23,26 +23,22 @@ def draw_digits(
     digit: int, cue: Cue, answers: Sequence[Recalled], album: Album, width: float
 ) -> str:
     """The whole picture as SVG text."""
-    side = min(width, 280.0)
-    columns = max(2, int((width + _GAP) // 172))
     beside = width >= 760
-    across = (width - (side + 24 if beside else 0) + _GAP) / (
-        max(2, columns - 2) if beside else columns
-    ) - _GAP
-    per_row = max(2, columns - 2) if beside else columns
-    rows = math.ceil(len(answers) / per_row)
-    top = 0.0 if beside else side + 44
-    body = max(rows * (_CARD + _GAP), side + 44 if beside else 0)
+    side = min(width, 280.0)
+    left, top = (side + 24, 0.0) if beside else (0.0, side + 44)
+    columns = max(2, int((width - left + _GAP) // 172))
+    across = (width - left + _GAP) / columns - _GAP
+    cards = math.ceil(len(answers) / columns) * (_CARD + _GAP)
+    bottom = top + max(cards, side + 44 if beside else 0)
     small, per_line = _thumbnails(width)
     strip = math.ceil(_SHOWN / per_line) * (small + 6) + 30
-    svg = Svg(width, top + body + strip, "A damaged digit and what every network recalls")
+    svg = Svg(width, bottom + strip, "A damaged digit and what every network recalls")
     _draw_cue(svg, cue, side, album)
-    left = side + 24 if beside else 0.0
     for place, each in enumerate(answers):
-        x = left + place % per_row * (across + _GAP)
-        y = top + place // per_row * (_CARD + _GAP)
+        x = left + place % columns * (across + _GAP)
+        y = top + place // columns * (_CARD + _GAP)
         _draw_answer(svg, x, y, across, each, cue, album)
-    _draw_strip(svg, top + body, digit, album)
+    _draw_strip(svg, bottom, digit, album)
     return str(svg)
 
 
