@@ -167,7 +167,8 @@ class PlaneView(View[PlaneSettings]):
     def moved(self, settings: PlaneSettings, event: Event) -> PlaneSettings:
         if event.x is None or event.y is None:
             return settings
-        place = [round(min(max(each, -REACH), REACH), 3) for each in (event.x, event.y)]
+        # Adding 0.0 turns -0.0 into 0.0.
+        place = [round(min(max(each, -REACH), REACH), 3) + 0.0 for each in (event.x, event.y)]
         if event.handle == "cue":
             return replace(settings, cue=tuple(place))
         kind, _, number = event.handle.partition(":")
