@@ -83,6 +83,7 @@ class Visit:
 
     def drag(self, name: str, dx: float, dy: float, steps: int = 6) -> None:
         """Move a handle by so many pixels."""
+        self.handle(name).scroll_into_view_if_needed()
         box = self.handle(name).bounding_box()
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         self.page.mouse.move(x, y)

@@ -143,6 +143,8 @@ class TestDigits:
         visit.slide("beta", 0.9)
         visit.page.locator('button[data-name="blank"]').click()
         visit.settled()
+        visit.handle("pixel:63").scroll_into_view_if_needed()
+        visit.handle("pixel:0").scroll_into_view_if_needed()
         boxes = [visit.handle(f"pixel:{n}").bounding_box() for n in (10, 18, 26, 34, 42, 50)]
         middle = [(b["x"] + b["width"] / 2, b["y"] + b["height"] / 2) for b in boxes]
         visit.page.mouse.move(*middle[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import webbrowser
@@ -106,6 +107,8 @@ def free_port(preferred: int) -> int:
     """This port if it is free, else any; 0 asks for any."""
     for port in (preferred, 0):
         with socket.socket() as probe:
+            if os.name == "posix":  # a port that was just closed counts as free, as for the server
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((ADDRESS, port))
             except OSError:
