@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,7 +85,8 @@ def _named(number: int, album: Album) -> str:
     return f"no. {number} (a {album.labels[number]})"
 
 
-def _address(pixels: Sequence[float]) -> str:
+@lru_cache(maxsize=256)
+def _address(pixels: tuple[float, ...]) -> str:
     shades = 255 - 15.9 * np.asarray(pixels).reshape(8, 8)
     return image_address(np.clip(shades, 0, 255).astype(np.uint8))
 
@@ -122,7 +124,7 @@ def _draw_strip(svg: Svg, y: float, digit: int, album: Album) -> None:
     for number in range(_SHOWN):
         x = number % per_line * (small + 6)
         top = y + 24 + number // per_line * (small + 6)
-        svg.image(x, top, small, small, _address(album.pixels[number].tolist()))
+        svg.image(x, top, small, small, _address(tuple(album.pixels[number].tolist())))
         chosen = number == digit
         stroke = "var(--accent)" if chosen else "var(--line)"
         handle = Handle(f"pick:{number}", f"stored digit {_named(number, album)}", kind="press")
