@@ -196,7 +196,7 @@ class PlaneView(View[PlaneSettings]):
         path = walk(settings)
         ground = replace(settings, cue=(), step=0)
         energy = settings.background == "energy"
-        points, steps = (72 if fine else 48, 0) if energy else (56 if fine else 30, 12)
+        points, steps = (72 if fine else 48, 0) if energy else (84 if fine else 36, 12)
         field = field_of(ground, points, steps)
         picture = draw_plane(settings, path, field, width)
         numbers = {
