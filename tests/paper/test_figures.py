@@ -16,6 +16,7 @@ from hopfy.paper import theory as theory_experiment
 
 SMALL = {
     "fig2": {"points": 40},
+    "fig1": {},
     "fig3": {"sets": 2, "drawn": 1, "points": 10},
     "theory": {
         "patterns": 40,

@@ -20,6 +20,8 @@ __all__ = ["basins", "energy_landscape", "trajectory"]
 
 # Numbers beside more patterns than this would cover the picture.
 _NAMED = 12
+# A space of states with fewer of the grid's points in it is a line or a point.
+_THIN = 0.05
 
 
 def energy_landscape(
@@ -34,7 +36,8 @@ def energy_landscape(
     """Contours of the energy (Eq. 8) over the patterns' bounding box; dark is low.
 
     For patterns of more than two coordinates the picture is a slice through the energy: the plane
-    through the patterns' mean along their two principal directions.
+    through the patterns' mean along their two principal directions. Points outside the space of
+    states stay white; where (nearly) all of them are, the concave part of the energy is drawn.
 
     Args:
         network: a network with memories (N, D).
@@ -52,7 +55,7 @@ def energy_landscape(
     plane = plane_of(network)
     places = plane_grid(network, plane, points, border)
     with torch.no_grad():
-        energies = network.energy(plane.lift(places))
+        energies = _drawable_energies(network, plane.lift(places))
     ax = fresh_axes(ax)
     x, y, z = places[..., 0].cpu().numpy(), places[..., 1].cpu().numpy(), energies.cpu().numpy()
     filled = ax.contourf(x, y, z, levels=levels, cmap=sequential())
@@ -64,6 +67,14 @@ def energy_landscape(
 
 
 @renamed_arguments(tolerance="tol")
+def _drawable_energies(network: HopfieldNetwork, states: Tensor) -> Tensor:
+    energies = network.energy(states)
+    inside = energies.isfinite()
+    if float(inside.double().mean()) < _THIN:
+        return network.energy_parts(states).concave
+    return torch.where(inside, energies, torch.nan)
+
+
 def basins(
     network: HopfieldNetwork,
     *,
