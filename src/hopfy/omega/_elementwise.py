@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, check_parameter, masked
+from hopfy._checks import BETA, check_parameter, masked, values_can_be_read
 from hopfy.omega._base import Omega
 
 __all__ = ["Exponential", "Polynomial", "Quadratic"]
@@ -31,8 +31,24 @@ class ElementwiseOmega(Omega):
         weights = self._weights(torch.where(there | scores.isnan(), scores, 0.0))
         return torch.where(there | scores.isnan(), weights, 0.0)
 
+    def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
+        # Scores of a network are products: nothing is masked, and no pass over them is spent on it.
+        return self._weights(scores), 0.0
+
     def _weights(self, scores: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+def _whole_power(base: Tensor, n: int) -> Tensor:
+    """``base**n`` for n >= 1 by multiplications."""
+    power, square = None, base
+    while True:
+        if n % 2:
+            power = square if power is None else power * square
+        n //= 2
+        if not n:
+            return power if power is not None else square
+        square = square * square
 
 
 @dataclass(frozen=True)
@@ -87,12 +103,24 @@ class Polynomial(ElementwiseOmega):
 
     def _weights(self, scores: Tensor) -> Tensor:
         base = scores if self.n % 2 else scores.clamp_min(0)
-        return base.pow(self.n)
+        return _whole_power(base, self.n)
 
     def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
+        if self._fits(scores):
+            return self._weights(scores), 0.0
         top = scores.detach().abs().amax(-1, keepdim=True)
         top = torch.where((top > 0) & top.isfinite(), top, 1.0)
-        return self(scores / top), self.n * top.log()
+        return self._weights(scores / top), self.n * top.log()
+
+    def _fits(self, scores: Tensor) -> bool:
+        """Whether no power comes near the largest float, or near the smallest in every row."""
+        if not scores.numel() or not values_can_be_read(scores):
+            return False
+        low, high = torch.aminmax(scores.detach(), dim=-1)
+        rows = torch.maximum(high, -low)
+        smallest, largest = float(rows.min()), float(rows.max())
+        limit = 0.5 * math.log(torch.finfo(scores.dtype).max) / self.n
+        return smallest > 0 and -limit < math.log(smallest) and math.log(largest) < limit
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         power = (self.n + 1) / self.n
@@ -129,7 +157,7 @@ class Exponential(ElementwiseOmega):
     def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
         top = scores.detach().amax(-1, keepdim=True)
         top = torch.where(top.isfinite(), top, 0.0)
-        return self(scores - top), self.b * top
+        return self._weights(scores - top), self.b * top
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         value = (torch.xlogy(weights, weights) - weights).sum(dim) / self.b
