@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 import hopfy
+from hopfy import models
 from hopfy.bench._timing import best_times
 
 __all__ = ["ClassicRow", "bench_classic"]
@@ -32,9 +34,9 @@ def bench_classic(progress: Callable[[str], None] = lambda _: None) -> list[Clas
     patterns = torch.randn(_PATTERNS, _SIZE).sign()
     queries = patterns[:_QUERIES] * (torch.rand(_QUERIES, _SIZE) > 0.1).float().mul(2).sub(1)
     networks = {
-        "classic": hopfy.models.classic(patterns),
-        "dense, n = 3": hopfy.models.dense(patterns, 3),
-        "dense, n = 4": hopfy.models.dense(patterns, 4),
+        "classic": models.classic(patterns),
+        "dense, n = 3": models.dense(patterns, 3),
+        "dense, n = 4": models.dense(patterns, 4),
     }
     rows = []
     for name, network in networks.items():
@@ -43,7 +45,7 @@ def bench_classic(progress: Callable[[str], None] = lambda _: None) -> list[Clas
         with torch.no_grad():
             times = best_times(
                 {
-                    "update": lambda network=network: network.update(queries),
+                    "update": partial(network.update, queries),
                     "products": lambda: (queries @ patterns.T) @ patterns,
                 },
                 rounds=8,
