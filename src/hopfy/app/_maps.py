@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from hopfy.app._maps_picture import draw_maps
 from hopfy.app._view import Event, Numbers, Shown, Slider, View
 from hopfy.omega import (
+    Capped,
+    EntropicKSubsets,
     Exponential,
     Norm,
     Omega,
@@ -75,7 +78,9 @@ def omegas(settings: MapSettings) -> list[Omega]:
         Tsallis(alpha),
         Tsallis(2.0),
         Norm(settings.norm),
+        Capped(0.5),
         SparseMAP(KSubsets(k)),
+        EntropicKSubsets(k),
         SparseMAP(SequentialKSubsets(k, settings.transition)),
         Quadratic(),
         Polynomial(3),
@@ -97,7 +102,8 @@ def answer(omega: Omega, scores: Sequence[float], temperature: float) -> MapAnsw
     weights = _at(omega, theta, every)
     now = weights[-1]
     positive = int((now != 0).sum())
-    exact = omega.is_bounded and bool(((now == 0) | ((now - 1).abs() < 1e-9)).all())
+    whole = bool(((now == 0) | ((now - 1).abs() < 1e-9)).all())
+    exact = whole and math.isfinite(omega.margin)
     return MapAnswer(
         omega.name,
         tuple(now.tolist()),
@@ -195,7 +201,9 @@ maps = [
     hopfy.Tsallis({settings.alpha!r}),
     hopfy.Tsallis(2.0),
     hopfy.Norm({settings.norm!r}),
+    omega.Capped(0.5),
     hopfy.SparseMAP(KSubsets({k})),
+    omega.EntropicKSubsets({k}),
     hopfy.SparseMAP(SequentialKSubsets({k}, {settings.transition!r})),
     omega.Quadratic(),
     omega.Polynomial(3),
