@@ -16,13 +16,17 @@ import hopfy
 from hopfy.paper.data import mnist
 
 QUERIES = 1_000
+BETA = 10.0  # a pattern that leads all others by 1 / BETA is recalled exactly
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    """The answer of a second call, and its seconds: the first call plans and compiles."""
-    run()
-    start = time.perf_counter()
-    return run(), time.perf_counter() - start
+    """The answer, and the seconds of the faster of two calls after one that plans and compiles."""
+    answer, best = run(), float("inf")
+    for _ in range(2):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return answer, best
 
 
 def show(name: str, *columns: object) -> None:
@@ -42,12 +46,12 @@ def flat(images: np.ndarray) -> faiss.Index:
 def few_shots(images: np.ndarray, labels: np.ndarray, tests: np.ndarray, truth: np.ndarray) -> None:
     print("\nFew-shot classifier: accuracy and seconds for 1,000 test images")
     show("stored images", "hopfy", "scikit-learn", "faiss flat")
-    for shots in (1, 10, 100, None):
+    for shots in (1, 10, 100, None):  # of each digit; None: all of them
         rows = np.arange(len(labels))
         if shots is not None:
             rows = np.concatenate([np.flatnonzero(labels == digit)[:shots] for digit in range(10)])
         stored, known = images[rows], labels[rows]
-        memory = hopfy.AssociativeMemory(beta=1.0).fit(stored, known)
+        memory = hopfy.AssociativeMemory(beta=BETA).fit(stored, known)
         neighbors = KNeighborsClassifier(1, algorithm="brute").fit(stored, known)
         index = flat(stored)
         columns = []
@@ -64,7 +68,7 @@ def few_shots(images: np.ndarray, labels: np.ndarray, tests: np.ndarray, truth: 
 def completed(images: np.ndarray) -> None:
     print("\nCompletion of 1,000 damaged training images out of 60,000: exactly right, and seconds")
     show("damage", "hopfy", "certified", "faiss flat")
-    memory = hopfy.AssociativeMemory(beta=1.0).fit(images)
+    memory = hopfy.AssociativeMemory(beta=BETA).fit(images)
     index, wanted = flat(images), images[:QUERIES]
     generator = np.random.default_rng(0)
     for sigma in (0.1, 0.3, 0.5):

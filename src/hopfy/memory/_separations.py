@@ -26,9 +26,9 @@ class Separations:
             for a pattern without rivals.
         rival: (N,) int64, the row j that attains the maximum (-1 if there is none).
 
-    The search for the rivals runs in the patterns' precision, the separation itself in float64.
-    Where rounding could have hidden a rival that takes more than half of the separation, the search
-    is repeated in float64.
+    Rivals are searched for in the patterns' precision; the separation itself is computed in float64.
+    Where rounding errors could change a separation by more than half of it, the search is repeated
+    in float64.
     """
 
     delta: Tensor
@@ -42,7 +42,7 @@ class Separations:
         )
 
     def kept(self, keep: Tensor) -> Separations:
-        """After a removal: only the rows in ``keep`` (N,) booleans; lost rivals become unknown."""
+        """Only the rows where ``keep`` (N,) is True; a rival that was removed becomes unknown (-1)."""
         place = torch.cumsum(keep, 0) - 1
         survives = (self.rival >= 0) & keep[self.rival]
         rival = torch.where(survives, place[self.rival], -1)
@@ -52,8 +52,8 @@ class Separations:
     def extended(self, rows: Tensor, index: ExactIndex | None = None) -> Separations:
         """The separations of all ``rows``, whose first rows are the ones already known here.
 
-        Costs at most one product with all rows for every row that is new or has lost its rival.
-        Where most rows are new and there is an ``index`` of all of them, its bounds make it cheaper.
+        Every row that is new, or whose rival was removed, is multiplied with all rows at most once.
+        Where most rows are new, an ``index`` of all of them computes fewer products.
         """
         known, total = self.delta.numel(), rows.shape[0]
         if index is not None and total > max(_TILE, 2 * known):
@@ -88,14 +88,14 @@ def _by_index(index: ExactIndex, total: int) -> Separations:
 
 
 def _search(rows: Tensor, part: Tensor, best: Tensor, rival: Tensor, first_new: int) -> None:
-    """Score the rows in ``part`` against all rows; what is found serves both sides of a pair."""
+    """Multiply the rows in ``part`` with all rows, and update the rivals of both rows of each pair."""
     mine = rows[part]
     here = part.cpu()
     new = here >= first_new
     for start in range(0, rows.shape[0], _TILE):
         stop = min(start + _TILE, rows.shape[0])
         if bool(new.all()) and start > int(here[-1]):
-            break  # later rows will meet these when their own turn comes
+            break  # these pairs are computed when the later rows are searched
         scores = mine @ rows[start:stop].T
         inside = ((here >= start) & (here < stop)).nonzero().flatten()
         scores[inside.to(scores.device), (here[inside] - start).to(scores.device)] = -torch.inf
@@ -129,9 +129,9 @@ def _gaps(rows: Tensor, part: Tensor, who: Tensor) -> Tensor:
 
 
 def _repair(rows: Tensor, own: Tensor, delta: Tensor, rival: Tensor) -> None:
-    """Search again in float64 where a hidden rival could take more than half of the separation.
+    """Search again in float64 where rounding errors could change more than half of a separation.
 
-    A separation that is not positive stays as it is: a better rival would only lower it.
+    A separation that is not positive stays as it is: a better rival could only make it smaller.
     """
     if rows.shape[0] < 2 or rows.dtype is torch.float64:
         return
