@@ -1,36 +1,66 @@
-"""Exact retrieval from memories that are spread over processes.
+"""Exact recall from patterns that are spread over processes.
 
     torchrun --nproc-per-node 2 examples/sharded_memory.py
+    torchrun --nproc-per-node 2 examples/sharded_memory.py --data mnist
     torchrun --nproc-per-node 4 examples/sharded_memory.py --patterns 200000 --queries 64
 
-Every process makes its own part of the patterns; the queries are damaged copies of some of them.
-Printed are the ids that were recalled, how many of the recalls are certified against the patterns of
-*all* processes, the bytes that were sent and the time.
+Every process loads its own part of the patterns (handwritten digits if they are there, generated
+ones otherwise); the cues are damaged copies of some of them, and cues of which a third of the
+coordinates is missing. Printed are the ids that were recalled, how many of the recalls are certified
+against the patterns of *all* processes, the bytes that were sent and the times.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from hopfy.distributed import ShardedHopfieldNetwork
+from hopfy.distributed import ShardedHopfieldNetwork, ShardedMemory
 
 
-def patterns_of(rank: int, count: int, size: int) -> torch.Tensor:
-    """The patterns of one process: unit vectors, different on every process."""
-    generator = torch.Generator().manual_seed(rank)
-    return torch.nn.functional.normalize(torch.randn(count, size, generator=generator))
+def generated(first: int, stop: int, size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit vectors and labels; row i is the same whoever makes it."""
+    rows = [
+        torch.randn(1024, size, generator=torch.Generator().manual_seed(block))
+        for block in range(first // 1024, -(-stop // 1024))
+    ]
+    some = torch.cat(rows)[first % 1024 :][: stop - first] if rows else torch.empty(0, size)
+    return torch.nn.functional.normalize(some), torch.arange(first, stop) % 10
+
+
+def digits(first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of MNIST as unit vectors, and what they show."""
+    images, labels = _mnist()
+    pixels = images[first:stop].flatten(1).float()
+    return torch.nn.functional.normalize(pixels), labels[first:stop]
+
+
+@functools.cache
+def _mnist() -> tuple[torch.Tensor, torch.Tensor]:
+    from hopfy.paper.data import mnist
+
+    return mnist("train")
+
+
+def digits_are_here() -> bool:
+    """Whether MNIST lies in $HOPFY_DATA or in the cache; nothing is downloaded."""
+    from hopfy.paper.data import datasets
+
+    return any(each.name == "mnist" and each.where() is not None for each in datasets())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Exact retrieval from sharded memories.")
+    parser = argparse.ArgumentParser(description="Exact recall from a sharded memory.")
+    parser.add_argument("--data", choices=["auto", "mnist", "generated"], default="auto")
     parser.add_argument("--patterns", type=int, default=20_000, help="on all processes together")
     parser.add_argument("--queries", type=int, default=16)
-    parser.add_argument("--size", type=int, default=64)
     options = parser.parse_args()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
@@ -38,30 +68,50 @@ def main() -> None:
     world = dist.get_world_size() if dist.is_initialized() else 1
     torch.set_num_threads(1)
 
-    own = patterns_of(rank, options.patterns // world, options.size)
-    network = ShardedHopfieldNetwork(own, "sparsemax", beta=4.0, timeout=120)
-    chosen = torch.arange(options.queries) % world  # whose pattern each query is a copy of
-    originals = torch.stack(
-        [patterns_of(int(r), i + 1, options.size)[i] for i, r in enumerate(chosen)]
-    )
+    use_digits = options.data == "mnist" or (options.data == "auto" and digits_are_here())
+    load = digits if use_digits else generated
+    count = min(options.patterns, 60_000) if use_digits else options.patterns
+    own, labels = load(count * rank // world, count * (rank + 1) // world)
+    chosen = torch.arange(options.queries) * (count // options.queries)  # from all processes
+    originals = torch.cat([load(int(i), int(i) + 1)[0] for i in chosen])
     noise = torch.randn(originals.shape, generator=torch.Generator().manual_seed(999))
-    queries = originals + 0.05 * noise
+    cues = originals + 0.3 * noise / originals.shape[1] ** 0.5
+    seen = torch.rand(cues.shape, generator=torch.Generator().manual_seed(7)) > 1 / 3
 
-    network.update(queries)  # compile and plan
-    before, begun = network.traffic, time.perf_counter()
-    found = network.retrieve(queries)
-    seconds, traffic = time.perf_counter() - begun, network.traffic - before
-    expected = chosen * (options.patterns // world) + torch.arange(options.queries)
-    if rank == 0:
-        print(network)
-        print(f"ids: {found.pattern.tolist()}")
-        right = int((found.pattern == expected).sum())
-        print(f"right: {right} of {options.queries}, certified: {int(found.certified.sum())}")
-        print(
-            f"sent by each process: {traffic.sent} bytes of answers and {traffic.headers} of headers "
-            f"in {traffic.exchanges} exchanges"
+    def say(text: object) -> None:
+        if rank == 0:
+            print(text, flush=True)
+
+    memory = ShardedMemory("sparsemax", beta=40.0, timeout=300)
+    ids = memory.add(own, values=labels, layout="sharded")
+    say(memory)
+    memory.recall(cues)  # compiles and plans
+    for name, mask in (("damaged cues", None), ("a third is missing", seen)):
+        before, begun = memory.traffic, time.perf_counter()
+        found = memory.recall(cues, mask)
+        seconds, traffic = time.perf_counter() - begun, memory.traffic - before
+        right = int((found.ids == chosen).sum())
+        say(f"{name}: ids {found.ids.tolist()}")
+        say(
+            f"  right: {right} of {len(cues)}, certified: {int(found.certified.sum())}, labels: "
+            f"{found.values.tolist()}"
         )
-        print(f"time: {1e3 * seconds / options.queries:.2f} ms per query")
+        say(
+            f"  sent by each process: {traffic.sent} bytes of answers and {traffic.headers} of "
+            f"headers in {traffic.exchanges} exchanges; {1e3 * seconds / len(cues):.2f} ms per cue"
+        )
+    near = memory.neighbors(cues[:1], 3)
+    say(f"nearest to the first cue: ids {near.ids.tolist()}, distances {near.scores.tolist()}")
+
+    network = ShardedHopfieldNetwork(own, "sparsemax", beta=40.0, timeout=300)
+    retrieved = network.retrieve(cues)
+    say(f"network: {int(retrieved.certified.sum())} certified, merged by {network.merge}")
+
+    folder = Path(tempfile.gettempdir()) / f"hopfy-sharded-{os.environ.get('MASTER_PORT', 'one')}"
+    memory.save(folder)
+    again = ShardedMemory.load(folder)
+    assert torch.equal(again.recall(cues).ids, memory.recall(cues).ids)
+    say(f"saved, loaded again: {again.counts} patterns by rank; {len(ids)} were ours")
     if dist.is_initialized():
         dist.destroy_process_group()
 

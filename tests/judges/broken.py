@@ -54,6 +54,10 @@ def bad_inputs(rank: int, size: int) -> dict[str, tuple[str, str]]:
         "another beta": _seen(made(beta=2.0 if guilty else 1.0)),
         "another length": _seen(made(mine[:, :4] if guilty else mine)),
         "gradients on one": _seen(made(mine.clone().requires_grad_() if guilty else mine)),
+        "memories elsewhere": _seen(made(mine.to("meta") if guilty else mine)),
+        "another state": _seen(
+            lambda: ShardedHopfieldNetwork(mine, state="ball" if guilty else "tanh", timeout=60)
+        ),
         "no memories": _seen(made(mine[:0])),
     }
     judge = hopfy.HopfieldNetwork(whole, "sparsemax", 0.7)

@@ -12,6 +12,7 @@ from typing import Any
 from hopfy.bench._attention import bench_attention
 from hopfy.bench._busy import bench_busy
 from hopfy.bench._classic import bench_classic
+from hopfy.bench._distributed import bench_distributed
 from hopfy.bench._first_call import bench_first_call
 from hopfy.bench._gpu import bench_gpu
 from hopfy.bench._layers import rows as _layers
@@ -34,6 +35,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "retrieval": bench_retrieval,
     "classic": bench_classic,
     "memory": bench_memory,
+    "distributed": bench_distributed,
     "busy": bench_busy,
     "first-call": bench_first_call,
     "rationale": bench_rationale,

@@ -136,9 +136,8 @@ def _by_candidates(
     rows = queries.shape[:-1].numel()
     padded = scores.new_full((rows, found.width), -torch.inf)
     padded = padded.index_put((found.row, found.slot), scores)
-    there = torch.zeros(rows, found.width, dtype=torch.bool).index_put(
-        (found.row, found.slot), torch.ones((), dtype=torch.bool)
-    )
+    there = torch.zeros_like(padded, dtype=torch.bool)
+    there[found.row, found.slot] = True
     filled = there.sum(-1).reshape(*queries.shape[:-1], 1)
     weights = omega.clip(filled.clamp_min(1))(padded.reshape(shape), there.reshape(shape))
     entries = for_shards(weights.reshape(rows, -1)[found.row, found.slot], group)[found.own]
@@ -181,7 +180,7 @@ def _candidates(
     rows = queries.shape[:-1].numel()
     counts = torch.bincount(row, minlength=rows)
     starts = counts.cumsum(0) - counts
-    slot = torch.arange(len(row)) - starts[row]
+    slot = torch.arange(len(row), device=row.device) - starts[row]
     own = layout.is_own(ids)
     width = max(1, int(counts.max())) if rows else 1
     return _Candidates(row, slot, own, layout.places(ids[own]), back, width)

@@ -29,7 +29,7 @@ from hopfy.distributed._errors import (
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Group", "Traffic", "collective"]
+__all__ = ["Group", "Traffic", "collective", "transport_device"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,16 +93,12 @@ class Group:
         if mesh is not None or (dist.is_available() and dist.is_initialized()):
             self._group = dist.group.WORLD if mesh is None else mesh.get_group()
             self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        self._device = self._transport_device(device)
+        backend = "" if self._group is None else str(dist.get_backend(self._group))
+        self._device = transport_device(backend, device)
         self._lost: str | None = None
         self._exchange = 0
         self._announced: Exception | None = None
         self._calls = 0
-
-    def _transport_device(self, device: torch.device) -> torch.device:
-        if self._group is None or "nccl" not in str(dist.get_backend(self._group)):
-            return torch.device("cpu")
-        return device if device.type == "cuda" else torch.device("cuda")
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.size})"
@@ -289,6 +285,23 @@ class Group:
         self.traffic.sent += sent
         self.traffic.received += received
         self.traffic.useful += useful
+
+
+def transport_device(backend: str, device: torch.device) -> torch.device:
+    """Where the buffers of collectives live: on the CPU, unless the backend has only NCCL.
+
+    Messages are a few candidates per query, and headers are read at once, so the CPU is the better
+    place. NCCL alone moves memory of GPUs only: of the payload's GPU, or of the current one.
+
+    >>> cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
+    >>> transport_device("cpu:gloo,cuda:nccl", gpu), transport_device("nccl", gpu)
+    (device(type='cpu'), device(type='cuda', index=1))
+    >>> transport_device("nccl", cpu), transport_device("gloo", cpu)
+    (device(type='cuda'), device(type='cpu'))
+    """
+    if "nccl" not in backend or "cpu:" in backend:
+        return torch.device("cpu")
+    return device if device.type == "cuda" else torch.device("cuda")
 
 
 def collective(method: F) -> F:

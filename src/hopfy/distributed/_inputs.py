@@ -65,6 +65,11 @@ def checked_shard(memories: object) -> Tensor:
             "expected the memories of this process of shape (n, D), n >= 0, one pattern per row, got "
             f"shape {tuple(rows.shape)}; a process without memories passes torch.empty(0, D)."
         )
+    if rows.device.type != "cpu":
+        raise ValueError(
+            "expected memories on the CPU, where the exact searches run, got them on "
+            f"{rows.device}; call .cpu()."
+        )
     if not bool(rows.detach().isfinite().all()):
         raise ValueError(
             "expected finite memories, got NaN or infinity in them; remove those patterns."

@@ -15,7 +15,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,11 +25,9 @@ from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.distributed._files import share
 from hopfy.distributed._group import Group
 from hopfy.distributed._held import Held
+from hopfy.distributed._memory_state import Stored
 from hopfy.distributed._separate import Separations
 from hopfy.memory.parts import Codec, Settings, lifted, squared_lengths
-
-if TYPE_CHECKING:
-    from hopfy.distributed._memory import Stored
 
 __all__ = ["load_shards", "save_shards"]
 
@@ -140,8 +138,6 @@ def load_shards(
     folder: str | os.PathLike[str], group: Group
 ) -> tuple[Settings, Stored | None, Codec | None]:
     """This process's even share of the rows of all files, by the order of storing."""
-    from hopfy.distributed._memory import Stored
-
     source = Path(folder)
     table = group.together(lambda: _read_manifest(source))
     settings, codec = group.together(lambda: _settings_of(source, table))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hopfy.distributed._group import Group
-from hopfy.distributed._shard import TIES, Layout, Shard, kth_best
+from hopfy.distributed._shard import TIES, Layout, Promising, Shard, kth_best
 from hopfy.omega import Omega
 from hopfy.search import Metric, SparseRows
 
@@ -58,20 +58,23 @@ def candidates(
     if reach is None or reach.rank > layout.total:
         return _supports(cues, omega, shard, layout, group, metric, known)
     distance = reach.distance / cues.beta
-    found = group.together(
-        lambda: shard.near_best(cues.queries, distance, reach.rank, metric, known)
-    )
+    seen: list[Promising] = []
+
+    def best_here() -> Tensor:
+        seen.append(shard.promising(cues.queries, distance, reach.rank, metric, known))
+        return kth_best(seen[0].found, reach.rank)
+
     if reach.rank == 1:
-        best = group.maximum(lambda: kth_best(found, 1)).squeeze(1)
+        best = group.maximum(best_here).squeeze(1)
     else:
-        tops = group.gather(lambda: [kth_best(found, reach.rank).T.contiguous()])
+        tops = group.gather(lambda: [best_here().T.contiguous()])
         every = torch.cat([part[0] for part in tops]).T
         best = every.topk(reach.rank, 1).values[:, -1]
 
     def send() -> Sequence[Tensor]:
         floor = best - distance - TIES * (best.abs() + distance)
         floor = torch.where(best.isfinite(), floor, -torch.inf)
-        return _message(found.kept(found.values > floor[found.row_of_entry]), layout)
+        return _message(shard.above(floor, seen[0], cues.queries, metric, known), layout)
 
     return joined(group.gather(send), layout.columns)
 

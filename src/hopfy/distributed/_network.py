@@ -365,11 +365,7 @@ class ShardedHopfieldNetwork:
         return proven & self.state.keeps(chosen)
 
     def _largest_norm(self) -> float:
-        def own() -> Tensor:
-            norms = torch.linalg.vector_norm(self.memories.detach(), dim=-1)
-            return torch.cat([norms, norms.new_zeros(1)]).amax(0, keepdim=True).double()
-
-        return float(self._group.maximum(own))
+        return float(self._group.maximum(lambda: self._engine.shard.largest_norm))
 
     def _readout(self, outcome: Outcome, asked: Asked) -> Tensor | None:
         if self.values is None:

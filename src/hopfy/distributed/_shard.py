@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from hopfy.search import ExactIndex, Metric, SparseRows
 
-__all__ = ["TIES", "Layout", "Numbered", "Shard", "kth_best"]
+__all__ = ["TIES", "Layout", "Numbered", "Promising", "Shard", "kth_best"]
 
 TIES = 1e-12
 """A reach is widened by this share of the best score, so that ties survive rounding."""
 _SCRATCH = 1 << 31
 """Bytes of candidates that one search may return before the shards have agreed on a bound."""
+
+
+_FEW = 16
+_OFTEN = 4
+"""A shard that has to search again for one query in four searches by its own reach next time."""
+_WASTED = 8
+"""And back again where it finds more than eight times what is sent."""
 
 
 class Layout:
@@ -89,6 +98,13 @@ class Numbered(Layout):
         return True
 
 
+class Promising(NamedTuple):
+    """Scores above a shard's own reach, or its ``few`` best of each query."""
+
+    found: SparseRows
+    few: int | None
+
+
 class Shard:
     """Memories (n, D) of one process; n may be 0. Scores are float64, by the index's one rule.
 
@@ -98,6 +114,8 @@ class Shard:
     def __init__(self, memories: Tensor, index: ExactIndex | None = None) -> None:
         self.memories = memories
         self._index = None if index is None else (self._version, index)
+        self._norm: tuple[int, Tensor] | None = None
+        self._by_own_reach = False
 
     def __len__(self) -> int:
         return self.memories.shape[0]
@@ -112,6 +130,15 @@ class Shard:
     @property
     def _version(self) -> int:
         return 0 if self.memories.is_inference() else self.memories._version
+
+    @property
+    def largest_norm(self) -> Tensor:
+        """The largest norm of a memory, (1,) float64; 0 where there is none."""
+        if self._norm is None or self._norm[0] != self._version:
+            norms = torch.linalg.vector_norm(self.memories.detach(), dim=-1)
+            largest = torch.cat([norms, norms.new_zeros(1)]).amax(0, keepdim=True).double()
+            self._norm = (self._version, largest)
+        return self._norm[1]
 
     def near_best(
         self,
@@ -137,6 +164,48 @@ class Shard:
                 self.index.near_best(queries[some], reach[some], least, metric=metric, mask=own)
             )
         return SparseRows.stack(parts)
+
+    def promising(
+        self, queries: Tensor, reach: Tensor, rank: int, metric: Metric, known: Tensor | None
+    ) -> Promising:
+        """What to look at before the shards have agreed on the best scores.
+
+        What is within reach of a shard's own best score may be a large part of it where the query's
+        pattern is elsewhere; its few best scores mostly hold what is within reach of the global
+        best. Which of the two is found follows from the calls before; answers do not depend on it.
+        """
+        if self._by_own_reach:
+            return Promising(self.near_best(queries, reach, rank, metric, known), None)
+        few = max(_FEW, rank)
+        nowhere = torch.zeros(len(queries), dtype=torch.float64)
+        return Promising(self.near_best(queries, nowhere, few, metric, known), few)
+
+    def above(
+        self,
+        floor: Tensor,
+        promising: Promising,
+        queries: Tensor,
+        metric: Metric,
+        known: Tensor | None,
+    ) -> SparseRows:
+        """All scores above ``floor`` (M,), which is no lower than this shard's own reach."""
+        found, few = promising
+        kept = found.kept(found.values > floor[found.row_of_entry])
+        if few is None:
+            useful = kept.values.numel() + _FEW * kept.rows
+            self._by_own_reach = found.values.numel() <= _WASTED * useful
+            return kept
+        cut = kept.counts >= min(few, len(self) + 1)  # there may be more where these come from
+        if not bool(cut.any()):
+            return kept
+        rows = cut.nonzero().flatten()
+        self._by_own_reach = _OFTEN * len(rows) > len(cut)
+        top = kth_best(found, 1)[rows, 0]
+        own = known if known is None or len(known) == 1 else known[rows]
+        more = self.near_best(queries[rows], (top - floor[rows]).clamp_min(0.0), 1, metric, own)
+        more = more.kept(more.values > floor[rows][more.row_of_entry])
+        whole = (~cut).nonzero().flatten()
+        return SparseRows.assemble([(whole, kept.take(whole)), (rows, more)])
 
     def scores(
         self, queries: Tensor, metric: Metric = "inner", known: Tensor | None = None

@@ -1,14 +1,14 @@
 """One update over many shards in one process: what would be sent, and the critical path.
 
-Two ways to bring the candidates together are run and compared. In an *all-gather* the shards first
-agree on the best scores, then every process receives the candidates of every other. In a *tree* pairs
-of processes merge what they have, keep what is within reach of the better best scores, and pass it
-on; the root's answer goes back the same way. Merging is associative, so both give the same answer.
+The shards first agree on the best scores, a few bytes per query. Two ways to bring the candidates
+within reach of them together are run and compared. In an *all-gather* every process receives the
+candidates of every other, padded to the largest part. In a *tree* pairs of processes join what they
+have and pass it on, and the root's candidates go back the same way. Joining is associative, so both
+give the same answer.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class Simulation:
         tree_bytes: what the busiest process, the root, receives on the way up.
         tree_link_bytes: the largest message on the way up.
         tree_rounds: rounds up; the way down takes as many.
-        search_seconds: the slowest shard's search, which all others wait for.
+        search_seconds: CPU time of the slowest shard's search, which all others wait for.
         merge_seconds: joining all candidates and solving the small problems, after an all-gather.
-        tree_seconds: the same in a tree: the slowest merge of each round, and the small problems.
+        tree_seconds: the same in a tree: the slowest join of each round, and the small problems.
         weights: the answer by all-gather, by global id.
         tree_weights: the answer by the tree; the same numbers.
     """
@@ -68,17 +68,17 @@ class Simulation:
     ) -> float:
         """The critical path on a network with this latency per message and this bandwidth.
 
-        An all-gather takes one exchange for the best scores and one for the candidates, each in
-        ceil(log2 P) messages one after the other (recursive doubling); a tree takes its rounds up
-        and down, and the largest message in each.
+        Both exchange the best scores in ceil(log2 P) messages one after the other (recursive
+        doubling). An all-gather takes as many again; a tree takes its rounds up and down, with the
+        largest message in each.
         """
+        rounds = self.tree_rounds
+        sent = 8 * self.weights.rows * rounds
         if how == "all-gather":
-            messages = 2 * math.ceil(math.log2(self.shards)) if self.shards > 1 else 0
-            sent = self.all_gather_bytes + 8 * self.weights.rows
+            messages, sent = 2 * rounds, sent + self.all_gather_bytes
             local = self.search_seconds + self.merge_seconds
         elif how == "tree":
-            messages = 2 * self.tree_rounds
-            sent = messages * self.tree_link_bytes
+            messages, sent = 3 * rounds, sent + 2 * rounds * self.tree_link_bytes
             local = self.search_seconds + self.tree_seconds
         else:
             raise ValueError(f"expected how to be 'all-gather' or 'tree', got {how!r}.")
@@ -91,8 +91,8 @@ def simulate(
 ) -> Simulation:
     """Share ``memories`` (N, D) out to ``shards`` shards and merge their candidates in both ways.
 
-    For maps that know their reach. The searches run one after the other, so the times are those of
-    processes that do not disturb each other.
+    For maps that know their reach. The searches run one after the other and CPU time is counted, so
+    the times are those of processes that do not disturb each other.
 
     >>> import hopfy
     >>> from hopfy.distributed import simulate
@@ -107,15 +107,14 @@ def simulate(
         raise ValueError(f"expected shards to be an integer >= 1, got {shards!r}.")
     reach = Reach(reach.rank, reach.distance / beta)
     betas = torch.full((len(queries),), beta, dtype=torch.float64)
-    found, slowest = _searched(memories, queries, reach, shards)
-    begun = time.perf_counter()
-    together = _all_gathered(found, reach, len(memories))
+    together, slowest = _searched(memories, queries, reach, shards)
+    begun = time.process_time()
     weights = weights_on(joined([_message(part) for part in together], len(memories)), omega, betas)
-    merged = time.perf_counter() - begun
-    tree = _climbed(found, reach, len(memories))
-    begun = time.perf_counter()
+    merged = time.process_time() - begun
+    tree = _climbed(together, len(memories))
+    begun = time.process_time()
     tree_weights = weights_on(tree.root, omega, betas)
-    solved = time.perf_counter() - begun
+    solved = time.process_time() - begun
     counts = [int(part.indices.numel()) for part in together]
     return Simulation(
         shards=shards,
@@ -136,34 +135,31 @@ def simulate(
 def _searched(
     memories: Tensor, queries: Tensor, reach: Reach, shards: int
 ) -> tuple[list[SparseRows], float]:
-    """The candidates of every shard, by global id, and the time of the slowest."""
+    """What each shard sends once all agree on the best scores, and the time of the slowest."""
     distance = torch.full((len(queries),), reach.distance, dtype=torch.float64)
-    found, slowest = [], 0.0
-    for rank in range(shards):
-        first, stop = share(len(memories), rank, shards)
-        shard = Shard(memories[first:stop])
-        if len(shard):
-            _ = shard.index  # built once, not part of a query
-        begun = time.perf_counter()
-        own = shard.near_best(queries, distance, reach.rank)
-        slowest = max(slowest, time.perf_counter() - begun)
-        found.append(SparseRows(own.offsets, own.indices + first, own.values, len(memories)))
-    return found, slowest
-
-
-def _all_gathered(found: Sequence[SparseRows], reach: Reach, columns: int) -> list[SparseRows]:
-    """What each shard sends once all agree on the best scores."""
-    if reach.rank > columns:
-        return list(found)
-    tops = torch.cat([kth_best(part, reach.rank) for part in found], 1)
+    parts = [share(len(memories), rank, shards) for rank in range(shards)]
+    held = [Shard(memories[first:stop]) for first, stop in parts]
+    _ = max(held, key=len).promising(
+        queries, distance, reach.rank, "inner", None
+    )  # compiles, where it must
+    found, seconds = [], []
+    for shard in held:
+        _ = shard.index if len(shard) else None  # built once, not part of a query
+        begun = time.process_time()
+        found.append(shard.promising(queries, distance, reach.rank, "inner", None))
+        seconds.append(time.process_time() - begun)
+    tops = torch.cat([kth_best(part.found, reach.rank) for part in found], 1)
     best = tops.topk(reach.rank, 1).values[:, -1]
-    return [_within(part, best, reach) for part in found]
-
-
-def _within(part: SparseRows, best: Tensor, reach: Reach) -> SparseRows:
     floor = best - reach.distance - TIES * (best.abs() + reach.distance)
     floor = torch.where(best.isfinite(), floor, -torch.inf)
-    return part.kept(part.values > floor[part.row_of_entry])
+    sent = []
+    for place, (shard, own) in enumerate(zip(held, found, strict=True)):
+        begun = time.process_time()
+        kept = shard.above(floor, own, queries, "inner", None)
+        seconds[place] += time.process_time() - begun
+        indices = kept.indices + parts[place][0]
+        sent.append(SparseRows(kept.offsets, indices, kept.values, len(memories)))
+    return sent, max(seconds)
 
 
 @dataclass
@@ -175,8 +171,8 @@ class _Tree:
     seconds: float = 0.0
 
 
-def _climbed(found: Sequence[SparseRows], reach: Reach, columns: int) -> _Tree:
-    """Merge pairs until one is left; the first process is the root."""
+def _climbed(found: Sequence[SparseRows], columns: int) -> _Tree:
+    """Join pairs until one is left; the first process is the root."""
     level = list(found)
     tree = _Tree(level[0])
     while len(level) > 1:
@@ -188,20 +184,15 @@ def _climbed(found: Sequence[SparseRows], reach: Reach, columns: int) -> _Tree:
             size = _CANDIDATE * level[place + 1].indices.numel() + _COUNT * level[place + 1].rows
             tree.link_bytes = max(tree.link_bytes, size)
             tree.root_bytes += size if place == 0 else 0
-            begun = time.perf_counter()
-            above.append(_merged(level[place], level[place + 1], reach, columns))
-            slowest = max(slowest, time.perf_counter() - begun)
+            begun = time.process_time()
+            pair = [_message(part) for part in level[place : place + 2]]
+            above.append(joined(pair, columns))
+            slowest = max(slowest, time.process_time() - begun)
         level = above
         tree.rounds += 1
         tree.seconds += slowest
     tree.root = level[0]
     return tree
-
-
-def _merged(one: SparseRows, other: SparseRows, reach: Reach, columns: int) -> SparseRows:
-    """The candidates of two parts that are candidates of both together."""
-    both = joined([_message(one), _message(other)], columns)
-    return _within(both, kth_best(both, reach.rank)[:, -1], reach)
 
 
 def _message(part: SparseRows) -> list[Tensor]:
