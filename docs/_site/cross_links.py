@@ -13,6 +13,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.util.nodes import make_refnode
 
 CITED = re.compile(r"(?<![\w`])(Eq|Prop|Def|Alg)\. (\d+)(?![\w`])")
@@ -69,7 +70,13 @@ def resolve_short_name(
     )
 
 
+def _whole_text(parser: GoogleDocstring) -> tuple[str, list[str]]:
+    """The type (none) and the text of a property: a colon in its first line is only a colon."""
+    return "", parser._dedent(parser._consume_to_end())
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    GoogleDocstring._consume_inline_attribute = _whole_text  # type: ignore[method-assign]
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("missing-reference", resolve_short_name)
