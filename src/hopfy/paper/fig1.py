@@ -187,7 +187,7 @@ def _overview(results: Mapping[str, Any]) -> Any:
 
 
 def _picture(ax: Any, pixels: Sequence[float], side: int, title: str = "") -> None:
-    ax.imshow(torch.tensor(pixels).reshape(side, side), cmap="gray_r", vmin=-1, vmax=1)
+    ax.imshow(torch.tensor(pixels).reshape(side, side).numpy(), cmap="gray_r", vmin=-1, vmax=1)
     ax.set(xticks=[], yticks=[])
     ax.set_title(title, fontsize=8)
 
