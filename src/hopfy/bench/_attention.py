@@ -5,8 +5,10 @@ Nothing is timed before its result was checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor
 from hopfy import functional as F
 from hopfy.bench._layers import Row, peak_megabytes
 from hopfy.bench._timing import best_times
-from hopfy.nn import LearnableAlpha, SparseCache
+from hopfy.bench._trained import trained_heads
+from hopfy.nn import HopfieldAttention, LearnableAlpha, SparseCache
+from hopfy.paper.data import MissingDataError
 
 __all__ = ["bench_attention"]
 
@@ -25,25 +29,126 @@ _LIMITS = {"softmax": 1.05, "sparsemax": 0.6, "1.5-entmax": 0.6}
 
 def bench_attention(progress: Callable[[str], None]) -> list[Row]:
     """All comparisons of this module."""
-    found: list[Row] = []
+    progress("a small layer")
+    found = small_layer()
     for length, heads in ((2048, 4), (4096, 2), (8192, 1)):
         progress(f"causal, length {length}")
-        found += training(length, heads, is_causal=True)
+        found += training(_random(length, heads), is_causal=True)
     progress("all pairs, length 4096")
-    found += training(4096, 2, is_causal=False)
+    found += training(_random(4096, 2), is_causal=False)
+    progress("two threads, causal, length 2048")
+    found += training(_random(2048, 4), is_causal=True, threads=2)
+    progress("variable lengths")
+    found += variable_lengths()
     progress("memory")
     found += memory()
     progress("decoding")
-    for count, limit in ((32_768, 0.9), (131_072, 0.6)):
-        found += decoding(count, limit)
+    for count in (32_768, 131_072):
+        found += decoding(_isotropic(count), f"{count} isotropic keys", 1.3)
+    try:
+        found += trained(progress)
+    except (ImportError, MissingDataError) as missing:
+        progress(f"no trained model: {missing}")
     return found
 
 
-def training(length: int, heads: int, is_causal: bool, rounds: int = 3) -> list[Row]:
-    """Forward and backward against `scaled_dot_product_attention`."""
+def trained(progress: Callable[[str], None]) -> list[Row]:
+    """Inputs of MiniLM's third layer on movie reviews, 512 tokens at a time, one after the other."""
+    progress("a trained model, which reads 65536 tokens first")
+    q, k, v = trained_heads(65_536, 2)
+    found = []
+    for length in (512, 2048):
+        data = [x[:, :4, :length].contiguous() for x in (q, k, v)]
+        name = f"MiniLM's inputs, causal, length {length}"
+        found += training(data, is_causal=True, name=name)
+    for count, limit in ((32_768, 0.9), (131_072, 0.6)):
+        # Beyond the 65,536 tokens that were read, the same keys come again.
+        keys, values = (x[:, :2].repeat(1, 1, 2, 1)[:, :, :count].contiguous() for x in (k, v))
+        steps = [q[:, :2, i : i + 1].contiguous() for i in range(100, 60_000, 6000)]
+        found += decoding((keys, values, steps), f"{count} keys of MiniLM", limit)
+    return found
+
+
+def _random(length: int, heads: int) -> list[Tensor]:
     torch.manual_seed(0)
-    data = [torch.randn(1, heads, length, _SIZE, requires_grad=True) for _ in range(3)]
-    cotangent = torch.randn(1, heads, length, _SIZE)
+    return [torch.randn(1, heads, length, _SIZE) for _ in range(3)]
+
+
+def small_layer() -> list[Row]:
+    """A layer of 64 features and 4 heads on 2 x 50 tokens, against torch's own."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 50, 64, requires_grad=True)
+    layers: dict[str, torch.nn.Module] = {
+        "torch": torch.nn.MultiheadAttention(64, 4, batch_first=True)
+    }
+    for omega in ("softmax", "sparsemax", "1.5-entmax", "1.3-entmax", "2-normmax"):
+        layers[omega] = HopfieldAttention(64, 4, batch_first=True, omega=omega)
+
+    def step(layer: torch.nn.Module) -> Callable[[], None]:
+        return lambda: layer(x, x, x, need_weights=False)[0].sum().backward()
+
+    with _threads(1):
+        times = best_times(
+            {name: step(layer) for name, layer in layers.items()}, rounds=60, clock=process_time
+        )
+    theirs = times.pop("torch")
+    return [
+        Row(f"{name}, layer of 2 x 50 x 64", 1e3 * ours, 1e3 * theirs, "ms", ours / theirs, 1.3)
+        for name, ours in times.items()
+    ]
+
+
+def variable_lengths(omega: str = "1.5-entmax") -> list[Row]:
+    """Packed sequences of 32 to 1024 tokens: the time over that of padding all to the longest."""
+    torch.manual_seed(0)
+    lengths = [32, 64, 96, 128, 192, 256, 512, 1024]
+    edges = torch.tensor([0, *lengths]).cumsum(0)
+    packed = [torch.randn(sum(lengths), 4, _SIZE, requires_grad=True) for _ in range(3)]
+    padded = [torch.randn(len(lengths), 4, 1024, _SIZE, requires_grad=True) for _ in range(3)]
+    there = (torch.arange(1024) < torch.tensor(lengths)[:, None])[:, None, None]
+
+    def ours() -> None:
+        F.varlen_attention(*packed, edges, omega=omega).sum().backward()
+
+    def masked() -> None:
+        F.attention(*padded, there, omega=omega).sum().backward()
+
+    def torch_masked() -> None:
+        torch.nn.functional.scaled_dot_product_attention(*padded, there).sum().backward()
+
+    with _threads(1):
+        calls = {"packed": ours, "masked": masked, "torch": torch_masked}
+        times = best_times(calls, rounds=5, seconds=60.0, in_a_row=1, clock=process_time)
+    return [
+        Row(
+            f"{omega}, 8 sequences, {name}",
+            1e3 * times[name],
+            1e3 * times["torch"],
+            "ms",
+            times[name] / times["torch"],
+            limit,
+        )
+        for name, limit in (("packed", 0.5), ("masked", 1.0))
+    ]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def training(
+    data: list[Tensor], is_causal: bool, name: str = "", threads: int = 1, rounds: int = 3
+) -> list[Row]:
+    """Forward and backward against `scaled_dot_product_attention`."""
+    data = [x.detach().requires_grad_() for x in data]
+    _, heads, length, _ = data[0].shape
+    cotangent = torch.randn_like(data[2])
     names = ["softmax", "sparsemax", "1.5-entmax", "1.3-entmax", "3-entmax", "2-normmax"]
     omegas: dict[str, Any] = {name: name for name in names}
     omegas["learned alpha"] = LearnableAlpha(heads, init=1.47)
@@ -64,9 +169,18 @@ def training(length: int, heads: int, is_causal: bool, rounds: int = 3) -> list[
     calls = {"torch": step(partial(sdpa, q, k, v, is_causal=is_causal))}
     for name, omega in omegas.items():
         calls[name] = step(partial(F.attention, q, k, v, is_causal=is_causal, omega=omega))
-    times = best_times(calls, rounds=rounds, seconds=90.0, in_a_row=1)
+    clock = process_time if threads == 1 else perf_counter
+    with _threads(threads):
+        times = best_times(calls, rounds=rounds, seconds=90.0, in_a_row=1, clock=clock)
     theirs = times.pop("torch")
-    where = f"{'causal' if is_causal else 'all pairs'}, length {length}, forward + backward"
+    where = name or f"{'causal' if is_causal else 'all pairs'}, length {length}"
+    where += ", two threads" if threads == 2 else ""
+    return _training_rows(times, theirs, where, is_causal)
+
+
+def _training_rows(
+    times: dict[str, float], theirs: float, where: str, is_causal: bool
+) -> list[Row]:
     rows = []
     for name, ours in times.items():
         limit = _LIMITS.get(name, 0.9)
@@ -97,34 +211,45 @@ def _backward(data: list[Tensor], omega: str) -> Callable[[], None]:
     return lambda: F.attention(q, k, v, omega=omega).sum().backward()
 
 
-def decoding(count: int, limit: float, heads: int = 2, size: int = 32) -> list[Row]:
-    """One query over isotropic keys (the hard case) and over keys with few strong directions."""
+def _isotropic(count: int, heads: int = 2, size: int = 32) -> Any:
+    """Random keys of no preferred direction, the hard case."""
     torch.manual_seed(0)
-    shape = (1, heads, count, size)
-    spectrum = torch.linspace(3, 0.1, size)
-    kinds = {"isotropic": torch.randn(shape), "anisotropic": torch.randn(shape) * spectrum}
-    rows = []
-    for kind, keys in kinds.items():
-        times = _steps(keys, torch.randn(shape), torch.randn(1, heads, 1, size))
-        theirs = times.pop("torch")
-        for name, ours in times.items():
-            bound = 1.3 if kind == "isotropic" else limit
-            where = f"{name}, one query over {count} {kind} keys"
-            rows.append(Row(where, 1e3 * ours, 1e3 * theirs, "ms", ours / theirs, bound))
-    return rows
+    keys, values = torch.randn(2, 1, heads, count, size)
+    return keys, values, [torch.randn(1, heads, 1, size) for _ in range(4)]
 
 
 @torch.no_grad()
-def _steps(keys: Tensor, values: Tensor, query: Tensor) -> dict[str, float]:
+def decoding(data: tuple[Tensor, Tensor, list[Tensor]], where: str, limit: float) -> list[Row]:
+    """Steps of one query each over a cache, against torch's steps over the same keys."""
+    keys, values, queries = data
     cache = SparseCache()
     cache.append(keys, values)
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    calls: dict[str, Callable[[], Any]] = {"torch": partial(sdpa, query, keys, values)}
+
+    def steps(attend: Callable[[Tensor], Any]) -> Callable[[], None]:
+        return lambda: [attend(query) for query in queries] and None
+
+    calls = {"torch": steps(lambda query: sdpa(query, keys, values))}
     for omega in ("sparsemax", "1.5-entmax"):
-        wanted = F.attention(query, keys, values, omega=omega)
-        torch.testing.assert_close(cache.attend(query, omega), wanted)
-        calls[omega] = partial(cache.attend, query, omega)
-    return best_times(calls, rounds=10, seconds=20.0)
+        for query in queries:
+            wanted = F.attention(query, keys, values, omega=omega)
+            torch.testing.assert_close(cache.attend(query, omega), wanted, atol=1e-5, rtol=1e-4)
+        calls[omega] = steps(partial(cache.attend, omega=omega))
+    with _threads(1):
+        times = best_times(calls, rounds=8, seconds=30.0, in_a_row=2, clock=process_time)
+    theirs = times.pop("torch")
+    each = 1e3 / len(queries)
+    return [
+        Row(
+            f"{name}, one query over {where}",
+            each * ours,
+            each * theirs,
+            "ms",
+            ours / theirs,
+            limit,
+        )
+        for name, ours in times.items()
+    ]
 
 
 def _check(data: list[Tensor], is_causal: bool, omega: Any) -> None:

@@ -19,6 +19,7 @@ from hopfy.functional._sequential import sequential_ksubsets
 from hopfy.functional._softmax import softmax
 from hopfy.functional._solution import SparseMAPSolution, SparseMAPStatus
 from hopfy.functional._sparsemap import sequential_marginals, sparsemap, sparsemap_solution
+from hopfy.functional._varlen_attention import varlen_attention
 
 __all__ = [
     "SparseMAPSolution",
@@ -38,6 +39,7 @@ __all__ = [
     "sparsemap",
     "sparsemap_solution",
     "sparsemax",
+    "varlen_attention",
 ]
 
 __getattr__ = renamed_members(__name__, Status="SparseMAPStatus")

@@ -11,11 +11,13 @@ from hopfy._facts import named
 from hopfy._runtime.backends import backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
 from hopfy.functional._attention_inputs import Inputs, as_inputs
-from hopfy.functional._fused_attention import fused, sdpa
+from hopfy.functional._fused_attention import fused, traced
+from hopfy.functional._softmax_attention import sdpa
 
 __all__ = ["attend", "attention"]
 
 _FAMILIES = ("entmax", "normmax", "ksubsets")
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def attention(
@@ -80,7 +82,9 @@ def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tens
             output, weights = _attended(inputs.widened(), omega, need_weights)
     else:
         output, weights = _attended(inputs.widened(), omega, need_weights)
-    return output.to(dtype), None if weights is None else weights.to(dtype)
+    if output.dtype is not dtype:
+        output = output.to(dtype)
+    return output, None if weights is None else weights.to(dtype)
 
 
 def _attended(inputs: Inputs, omega: Any, need_weights: bool) -> tuple[Tensor, Tensor | None]:
@@ -123,13 +127,28 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
         return sdpa(inputs)
     plain = (
         family.kind in _FAMILIES
-        and not is_compiling()
         and not forward_mode_is_active()
-        and all(backend_for(x) != "reference" for x in (inputs.query, inputs.key, inputs.value))
+        and type(inputs.key) in _PLAIN
+        and type(inputs.value) in _PLAIN
         and not (inputs.bias is not None and inputs.bias.requires_grad)
         and min(inputs.weights_shape, default=0) > 0
     )
-    return fused(inputs, family.kind, family.parameter) if plain else None
+    if plain and is_compiling():
+        return traced(inputs, *family) if _can_be_an_operator(inputs) else None
+    backend = backend_for(inputs.query) if plain else "reference"
+    if backend == "reference":
+        return None
+    return fused(inputs, family.kind, family.parameter, backend)
+
+
+def _can_be_an_operator(inputs: Inputs) -> bool:
+    """Whether a compiled graph may call our kernels: exported programs must run without hopfy."""
+    return (
+        inputs.query.device.type == "cpu"
+        and inputs.query.dtype in (torch.float32, torch.float64)
+        and not inputs.dropout
+        and not torch.compiler.is_exporting()
+    )
 
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:

@@ -105,17 +105,14 @@ class HopfieldAttention(nn.MultiheadAttention):
         keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, extra)
         causal = is_causal and attn_mask is None
         if causal and extra:  # the appended keys are nobody's future
-            seen = torch.ones(queries.shape[1], memories.shape[1], dtype=torch.bool).tril()
+            seen = torch.ones(queries.shape[2], memories.shape[2], dtype=torch.bool).tril()
             seen[:, -extra:] = True
             keep, causal = seen.to(queries.device) if keep is None else keep & seen, False
         mask = keep if offset is None else offset
         if offset is not None and keep is not None:
             mask = offset.masked_fill(~keep, -torch.inf)
         found, weights = self.association(
-            *(split(x, self.num_heads) for x in (queries, memories, values)),
-            mask,
-            need_weights=need_weights,
-            is_causal=causal,
+            queries, memories, values, mask, need_weights=need_weights, is_causal=causal
         )
         output = blank(self.out_proj(merge(found)), _beside_heads(keep))
         if query.ndim == 2:
@@ -128,7 +125,7 @@ class HopfieldAttention(nn.MultiheadAttention):
         return output, weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Queries, memories and values in association space, batch first."""
+        """Queries, memories and values of the heads (batch, heads, length, features)."""
         self._check(query, key, value)
         together = query is key and key is value and self._qkv_same_embed_dim
         if query.ndim == 2:
@@ -137,7 +134,9 @@ class HopfieldAttention(nn.MultiheadAttention):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         linear = nn.functional.linear
         if together:
-            projected = list(linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1))
+            packed = linear(query, self.in_proj_weight, self.in_proj_bias)
+            heads = packed.view(*packed.shape[:2], 3, self.num_heads, self.head_dim)
+            projected = list(heads.permute(2, 0, 3, 1, 4).contiguous().unbind())
         else:
             matrices = (
                 self.in_proj_weight.chunk(3)
@@ -146,13 +145,15 @@ class HopfieldAttention(nn.MultiheadAttention):
             )
             biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
             inputs = (query, key, value)
-            projected = [linear(*three) for three in zip(inputs, matrices, biases, strict=True)]
+            threes = zip(inputs, matrices, biases, strict=True)
+            projected = [split(linear(*three), self.num_heads) for three in threes]
         for position, extra in ((1, self.bias_k), (2, self.bias_v)):
             x = projected[position]
             if extra is not None:
-                x = torch.cat([x, extra.expand(x.shape[0], 1, -1)], 1)
+                own = split(extra, self.num_heads).expand(x.shape[0], -1, -1, -1)
+                x = torch.cat([x, own], 2)
             if self.add_zero_attn:
-                x = torch.cat([x, x.new_zeros(x.shape[0], 1, x.shape[2])], 1)
+                x = nn.functional.pad(x, (0, 0, 0, 1))
             projected[position] = x
         return projected
 
@@ -165,7 +166,7 @@ class HopfieldAttention(nn.MultiheadAttention):
         extra: int,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Where attention is allowed, and what to add to the scores, or None for no change."""
-        batch, length, keys = queries.shape[0], queries.shape[1], memories.shape[1]
+        batch, length, keys = queries.shape[0], queries.shape[2], memories.shape[2]
         given = keys - extra
         keep: Tensor | None = None
         offset: Tensor | None = None
@@ -204,14 +205,19 @@ class HopfieldAttention(nn.MultiheadAttention):
             )
         if key_padding_mask is not None or attn_mask is not None:
             raise ValueError("expected no mask with a nested tensor, whose lengths say it all.")
-        lengths = [len(part) for part in query.unbind()]
-        padded = torch.nested.to_padded_tensor(query, 0.0)
-        place = torch.arange(padded.shape[1], device=padded.device)
-        there = place < torch.tensor(lengths, device=padded.device)[:, None]
-        output, _ = self.forward(
-            padded, padded, padded, ~there, need_weights=False, is_causal=is_causal
-        )
-        return torch._nested_tensor_from_mask(output, there, mask_check=False), None
+        parts = query.unbind()
+        found: list[Tensor] = list(parts)
+        # Sequences of equal lengths together: nothing is padded.
+        by_length: dict[int, list[int]] = {}
+        for i, part in enumerate(parts):
+            by_length.setdefault(len(part), []).append(i)
+        for members in by_length.values():
+            x = torch.stack([parts[i] for i in members])
+            output, _ = self.forward(x, x, x, need_weights=False, is_causal=is_causal)
+            for i, part in zip(members, output.unbind(), strict=True):
+                found[i] = part
+        layout: Any = query.layout
+        return torch.nested.as_nested_tensor(found, layout=layout), None
 
     def merge_masks(self, *_: Any) -> Any:
         """Torch's C++ attention asks for this, and would compute softmax."""

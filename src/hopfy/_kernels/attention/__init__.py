@@ -25,6 +25,7 @@ definition, in plain differentiable torch.
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -35,7 +36,12 @@ from hopfy._runtime.backends import backend_for
 
 __all__ = ["Family", "Visible", "backward", "forward", "reference"]
 
-_MODULES = {"cpu": "cpu_blocks", "triton": "gpu"}
+_MODULES = {"cpu": "cpu_blocks", "short": "short", "triton": "gpu"}
+
+
+@cache
+def _module(backend: str) -> Any:
+    return importlib.import_module(f"{__name__}.{_MODULES[backend]}")
 
 
 def forward(
@@ -46,13 +52,16 @@ def forward(
     family: Family,
     scale: float = 1.0,
     dropout: float = 0.0,
+    backend: str | None = None,
 ) -> tuple[Tensor, Any] | None:
-    """Output (G, R, E) and what `backward` needs; None where no backend can run."""
-    module = _MODULES.get(backend_for(queries))
-    if module is None:
+    """Output (G, R, E) and what `backward` needs; None where no backend can run.
+
+    ``backend`` is what `backend_for` says, if the caller has asked it already.
+    """
+    backend = backend_for(queries) if backend is None else backend
+    if backend not in _MODULES:
         return None
-    kernels = importlib.import_module(f"{__name__}.{module}")
-    found: tuple[Tensor, Any] | None = kernels.forward(
+    found: tuple[Tensor, Any] | None = _module(backend).forward(
         queries, keys, values, visible, family, scale, dropout
     )
     return found
@@ -62,8 +71,7 @@ def backward(
     state: Any, queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
-    kernels = importlib.import_module(f"{__name__}.{_MODULES[state.backend]}")
-    gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = kernels.backward(
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = _module(state.backend).backward(
         state, queries, keys, values, cotangent, wanted
     )
     return gradients

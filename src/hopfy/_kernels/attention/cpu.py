@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hopfy._kernels.attention.cpu_rows import blank, compact, outside, pick, row_ranges, spread
 from hopfy._kernels.attention.cpu_select import select
+from hopfy._kernels.attention.cpu_short import short_through, short_weights
 from hopfy._kernels.attention.cpu_support import backward, gather
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "pick",
     "row_ranges",
     "select",
+    "short_through",
+    "short_weights",
     "spread",
 ]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy._kernels.attention import short
 from hopfy._kernels.attention.cpu_plan import (
     Block,
     State,
@@ -27,7 +28,7 @@ from hopfy._kernels.attention.cpu_plan import (
 )
 from hopfy._kernels.attention.reference import MAPS
 from hopfy._kernels.attention.types import Family, Visible
-from hopfy._runtime.backends import compiled, runs_compiled
+from hopfy._runtime.backends import compiled
 from hopfy._runtime.threads import over_rows
 
 __all__ = ["State", "backward", "forward"]
@@ -55,10 +56,16 @@ def forward(
     family: Family,
     scale: float = 1.0,
     dropout: float = 0.0,
-) -> tuple[Tensor, State] | None:
+) -> tuple[Tensor, State | short.State] | None:
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
-    kernels = compiled("attention.cpu") if runs_compiled(queries) else None
+    kernels: Any = compiled("attention.cpu")
     small = queries.shape[0] * queries.shape[1] * keys.shape[1] <= _SMALL
+    if small and not (dropout or visible.restricts) and queries.shape[1] > 1:
+        alpha = rows_of(family.parameter)
+        if short.serves(queries.dtype, keys.shape[1], family.kind, alpha):
+            quick = short.forward(kernels, (queries, keys, values), visible, family, scale, alpha)
+            if quick is not None:
+                return quick
     if kernels is None or not (small or finite_scores(queries, keys, scale)):
         return None
     state = prepare(kernels, queries, keys, visible, family, scale, dropout)
@@ -141,7 +148,7 @@ def backward(
             tuple(x.numpy() for x in inputs),
             cotangent.numpy(),
             tuple(x.numpy() for x in gradients),
-            rows_of(state.family.parameter),
+            state.alpha,
             in_parameter.view(-1).numpy(),
             _KINDS[state.family.kind],
             queries.numpy().dtype.type(state.scale),
@@ -213,11 +220,21 @@ def _scores(
         )
 
 
+def _scores_of_visible(
+    kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, out: Tensor
+) -> None:
+    """Scores of a block, -inf for all keys that a row may not see."""
+    _scores(kernels, queries, keys, state, block, out)
+    if state.restricted:
+        place = state.first(block), block.a, state.low, state.high
+        over_rows(kernels.outside, block.rows, block.rows * 64, out.numpy(), *place)
+
+
 def _selected(
     kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
 ) -> Selected | None:
     """Weights and columns at the front of each row, and how many; None if not this map's way."""
-    alpha = rows_of(state.family.parameter)
+    alpha = state.alpha
     norm = state.family.kind == "normmax"
     quick = norm or state.family.kind == "entmax"
     if not quick or not (alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001)):
@@ -240,11 +257,13 @@ def _dense_weights(
     scores = queries.new_empty(block.rows, block.b - block.a)
     if not scores.numel():
         return scores
-    _scores(kernels, queries, keys, state, block, scores)
     first = state.first(block)
-    if state.restricted:
-        place = first, block.a, state.low, state.high
-        over_rows(kernels.outside, block.rows, block.rows * 64, scores.numpy(), *place)
+    if short.serves(scores.dtype, scores.shape[1], state.family.kind, state.alpha):
+        _scores_of_visible(kernels, queries, keys, state, block, scores)
+        alpha = state.alpha if state.alpha.size == 1 else state.alpha[first : first + block.rows]
+        if short.solve(kernels, scores, alpha, state.family.kind):
+            return scores
+    _scores_of_visible(kernels, queries, keys, state, block, scores)
     parameter = state.family.parameter
     if parameter.ndim:
         parameter = parameter.reshape(-1, 1)[first : first + block.rows]
@@ -307,8 +326,11 @@ def _dense_output(
     if dropout:
         weights = weights * _drop(weights, generator, dropout)
     view = weights.view(block.h - block.g, block.s - block.r, weights.shape[1])
-    found = torch.bmm(view, values[block.g : block.h, block.a : block.b])
-    output[block.g : block.h, block.r : block.s] = found
+    v = values[block.g : block.h, block.a : block.b]
+    if block.rows == output.shape[0] * output.shape[1]:
+        torch.bmm(view, v, out=output)
+    else:
+        output[block.g : block.h, block.r : block.s] = torch.bmm(view, v)
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -344,12 +366,17 @@ def _whole_backward(
     """Gradients where one block holds everything, all weights kept."""
     q, k, v = inputs
     view = weights.view(q.shape[0], q.shape[1], -1)
-    parameter = state.family.parameter
-    if parameter.ndim:
-        parameter = parameter.reshape(-1, 1)
     along = torch.bmm(cotangent, v.mT).view_as(weights)
-    through = MAPS[state.family.kind].vjp(weights, parameter, along).view_as(view)
-    through = through.mul_(state.scale)
+    if short.serves(weights.dtype, weights.shape[1], state.family.kind, state.alpha):
+        kind = state.family.kind
+        short.through(state.kernels, weights, along, state.alpha, kind, state.scale)
+        through = along.view_as(view)
+    else:
+        parameter = state.family.parameter
+        if parameter.ndim:
+            parameter = parameter.reshape(-1, 1)
+        through = MAPS[state.family.kind].vjp(weights, parameter, along).view_as(view)
+        through = through.mul_(state.scale)
     return torch.bmm(through, k), torch.bmm(through.mT, q), torch.bmm(view.mT, cotangent), None
 
 

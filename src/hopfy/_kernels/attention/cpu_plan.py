@@ -58,20 +58,21 @@ class State:
     high: np.ndarray[Any, Any]
     ragged: bool  # some row has masked keys inside its range, or a bias
     blocks: list[Block]
+    alpha: np.ndarray[Any, Any]  # the family's parameter as float64: one, or one for each row
     # What was selected, as lists or as all weights; None: computed again.
     supports: list[Support | Tensor | None] = field(default_factory=list)
 
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""
-        return block.g * (len(self.low) // self.groups) + block.r
+        return block.g * self.rows + block.r
 
     @property
     def restricted(self) -> bool:
         """Whether some row may not see all keys."""
-        visible = self.visible
-        return visible.mask is not None or visible.bias is not None or visible.causal is not None
+        return self.visible.restricts
 
     groups: int = 1
+    rows: int = 1  # of each group
 
 
 def finite_scores(queries: Tensor, keys: Tensor, scale: float) -> bool:
@@ -96,7 +97,7 @@ def prepare(
     low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
     seed = int(torch.randint(1 << 62, ())) if dropout else 0
     blocks = _blocks(groups, rows, keys.shape[1], visible.period)
-    if visible.mask is not None or visible.bias is not None or visible.causal is not None:
+    if visible.restricts:
         blocks = [_hull(block, low, high, rows) for block in blocks]
     return State(
         kernels,
@@ -109,7 +110,9 @@ def prepare(
         high,
         ragged,
         blocks,
+        rows_of(family.parameter),
         groups=groups,
+        rows=rows,
     )
 
 
@@ -119,6 +122,8 @@ def _ranges(
     """The first and one past the last key that each row may see, and whether some between are not."""
     period = visible.period
     low, high = np.zeros(total, np.int64), np.full(total, count)
+    if not visible.restricts:
+        return low, high, False
     ragged = visible.bias is not None
     parts = [(visible.mask, visible.mask_of)]
     if visible.bias is not None:
@@ -167,6 +172,8 @@ def _hull(block: Block, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], r
 
 def rows_of(parameter: Tensor) -> np.ndarray[Any, Any]:
     """The parameter as float64: one number, or one for each row."""
+    if not parameter.ndim:
+        return np.array([parameter.item()], np.float64)
     return parameter.detach().to(torch.float64).reshape(-1).contiguous().numpy()
 
 

@@ -8,13 +8,15 @@ import math
 import numpy as np
 
 from hopfy._kernels.rows.powers import rest_powers
+from hopfy._kernels.rows.powers32 import rest_powers32
 from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit
 
-__all__ = ["select"]
+__all__ = ["row_maximum", "scratch", "select", "select_row"]
 
 _FOLD = 8
 _MAX_STEPS = 60
+_QUICK = 12.0  # up to this exponent powers in float32 serve float32 scores
 
 
 @jit
@@ -131,7 +133,7 @@ def _candidates(row, n, lanes, cut, column):
 
 
 @jit
-def _row_maximum(row, n, lanes, upper):
+def row_maximum(row, n, lanes, upper):
     used = _fold(row, n, lanes)
     top = lanes[0]
     for i in range(_fold(lanes, used, upper)):
@@ -163,15 +165,49 @@ def _bounding_power(gamma):
 
 
 @jit
-def _exact(x, d, count, s, gamma, settled, powers):
+def _newton_of_powers32(x, count, s, gamma, powers, zero, one):
+    """The same in float32; x is padded."""
+    rest_powers32(x, count, s, gamma - 1.0, powers)
+    first, total = zero, zero
+    for i in range(count):
+        rest = s - x[i]
+        first += powers[i]
+        total += powers[i] * (rest if rest > zero else zero)
+    return min(s, s - (total - total ** x.dtype.type(1.0 - 1.0 / gamma)) / first)
+
+
+@jit
+def _weigh_powers32(x, count, s, exponent, powers, zero, one):
+    pad(x, count)
+    rest_powers32(x, count, s, exponent, powers)
+    total = zero
+    for i in range(count):
+        total += powers[i]
+    scale = one / total
+    for i in range(count):
+        x[i] = powers[i] * scale
+
+
+@jit
+def _exact(x, d, count, s, gamma, settled, powers, quick):
     """The root for the candidates' distances x, from an upper bound s of it."""
     one = x.dtype.type(1)
+    zero = one - one
     if gamma == 1.0 or gamma == 2.0:
         for _ in range(_MAX_STEPS):
-            lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, one - one, one)
+            lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, zero, one)
             arrived = not lower < s
             s = lower
             if arrived:
+                break
+        return s
+    if x.itemsize == 4 and gamma <= _QUICK:
+        pad(x, count)
+        for _ in range(_MAX_STEPS):
+            lower = _newton_of_powers32(x, count, s, gamma, quick, zero, one)
+            step = s - lower
+            s = lower
+            if not step > settled:
                 break
         return s
     for i in range(count):
@@ -188,6 +224,53 @@ def _exact(x, d, count, s, gamma, settled, powers):
 
 
 @jit
+def select_row(row, n, top, used, alpha, norm, column, work):
+    """Columns of the row's selected entries; their weights are left in the scratch ``work[0]``.
+
+    ``top`` and ``used`` come from `row_maximum`, which leaves the maxima of lanes in ``work[1]``.
+    """
+    x, lanes, _, quick, d, powers = work
+    real = x.dtype.type
+    zero, one = real(0), real(1)
+    slack = real(1.0 + 1e-5) if x.itemsize == 4 else real(1.0 + 1e-12)
+    settled = 1e-6 if x.itemsize == 4 else 1e-13
+    exponent = 1.0 / (alpha - 1.0)
+    gamma = exponent + 1.0 if norm else exponent
+    margin = one if norm else real(exponent)
+    s, scale = one, one / margin
+    power = _bounding_power(gamma)
+    if power:
+        for i in range(used):
+            x[i] = (top - lanes[i]) * scale
+        for _ in range(4):
+            s = _newton(x, used, s, power, zero, one)
+        s = min(one, s * slack)
+    count = _candidates(row, n, lanes, top - s * margin, column)
+    for i in range(count):
+        x[i] = (top - row[column[i]]) * scale
+    s = _exact(x, d, count, s, gamma, settled, powers, quick)
+    kept = _kept(x, column, count, s)
+    if exponent == 1.0 or exponent == 2.0:
+        _weigh(x, kept, s, exponent, zero, one)
+    elif x.itemsize == 4 and gamma <= _QUICK:
+        _weigh_powers32(x, kept, s, exponent, quick, zero, one)
+    else:
+        for i in range(kept):
+            d[i] = x[i]
+        _weigh_powers(x, d, kept, np.float64(s), exponent, powers)
+    return kept
+
+
+@jit
+def scratch(scores, width):
+    """Scratch for rows of this width: see `select_row`."""
+    room = width + PADDING
+    x, lanes = np.empty(room, scores.dtype), np.empty(width, scores.dtype)
+    upper, quick = np.empty(width, scores.dtype), np.empty(room, np.float32)
+    return x, lanes, upper, quick, np.empty(room), np.empty(room)
+
+
+@jit
 def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, norm):
     """Weights of every row, in place: the first ``counts[r]`` entries, with their keys beside.
 
@@ -199,47 +282,21 @@ def select(start, stop, scores, first, offset, low, high, columns, counts, alpha
     Part of a row has a lower threshold than all of it, and so has a larger gamma; the maxima of
     the row's lanes hold most of the large entries: they give a bound that leaves few candidates.
     """
-    width = scores.shape[1]
-    real = scores.dtype.type
-    zero, one = real(0), real(1)
-    slack = real(1.0 + 1e-5) if scores.itemsize == 4 else real(1.0 + 1e-12)
-    settled = 1e-6 if scores.itemsize == 4 else 1e-13
-    lanes, upper = np.empty(width, scores.dtype), np.empty(width, scores.dtype)
-    x = np.empty(width + PADDING, scores.dtype)
-    d, powers = np.empty(width + PADDING), np.empty(width + PADDING)
+    work = scratch(scores, scores.shape[1])
+    x = work[0]
     for r in range(start, stop):
         a, b = low[first + r] - offset, high[first + r] - offset
         n = b - a
         if n <= 0:
             counts[r] = 0
             continue
-        exponent = 1.0 / (alpha[first + r if alpha.size > 1 else 0] - 1.0)
-        gamma = exponent + 1.0 if norm else exponent
-        margin = one if norm else real(exponent)
         row, column = scores[r, a:b], columns[r]
-        top, used = _row_maximum(row, n, lanes, upper)
+        top, used = row_maximum(row, n, work[1], work[2])
         if not (top > -np.inf and top < np.inf):
             counts[r] = 0
             continue
-        s, scale = one, one / margin
-        power = _bounding_power(gamma)
-        if power:
-            for i in range(used):
-                x[i] = (top - lanes[i]) * scale
-            for _ in range(4):
-                s = _newton(x, used, s, power, zero, one)
-            s = min(one, s * slack)
-        count = _candidates(row, n, lanes, top - s * margin, column)
-        for i in range(count):
-            x[i] = (top - row[column[i]]) * scale
-        s = _exact(x, d, count, s, gamma, settled, powers)
-        kept = _kept(x, column, count, s)
-        if exponent == 1.0 or exponent == 2.0:
-            _weigh(x, kept, s, exponent, zero, one)
-        else:
-            for i in range(kept):
-                d[i] = x[i]
-            _weigh_powers(x, d, kept, np.float64(s), exponent, powers)
+        own = alpha[first + r if alpha.size > 1 else 0]
+        kept = select_row(row, n, top, used, own, norm, column, work)
         whole = scores[r]
         for i in range(kept):
             whole[i] = x[i]

@@ -7,11 +7,13 @@ import math
 
 import numpy as np
 
+from hopfy._kernels.attention.cpu_vectors import add_both, dot_and_add
 from hopfy._kernels.rows.powers import log_of, powers_of
+from hopfy._kernels.rows.powers32 import powers_of32
 from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit
 
-__all__ = ["backward", "gather"]
+__all__ = ["along_parameter", "backward", "combine", "gather", "through_map"]
 
 
 # --- products on the support ----------------------------------------------------------------------
@@ -26,11 +28,11 @@ def gather(start, stop, weights, columns, edges, values, output, first_row):
         group, query = (first_row + r) // rows, (first_row + r) % rows
         first, last = edges[r], edges[r + 1]
         row, column = weights[first:last], columns[first:last]
-        _combine(row, column, last - first, values[group], output[group, query], size)
+        combine(row, column, last - first, values[group], output[group, query], size)
 
 
 @jit
-def _combine(weights, columns, count, values, output, size):
+def combine(weights, columns, count, values, output, size):
     for d in range(size):
         output[d] = 0
     i = 0
@@ -52,7 +54,7 @@ def _combine(weights, columns, count, values, output, size):
 
 
 @jit
-def _through_map(p, v, count, alpha, kind, g, powers):
+def through_map(p, v, count, alpha, kind, g, powers):
     """Apply the map's (symmetric) Jacobian at weights p to v, in place.
 
     ``kind`` is 0 for entmax, 1 for normmax, 2 for k-subsets; g and powers are float64 scratch.
@@ -91,7 +93,10 @@ def _through_powers(p, v, count, alpha, g, powers):
     for i in range(count):
         g[i] = p[i]
     pad(g, count)
-    powers_of(g, count, 2.0 - alpha, powers)
+    if p.itemsize == 4 and alpha < 2.0:
+        powers_of32(g, count, 2.0 - alpha, powers)
+    else:
+        powers_of(g, count, 2.0 - alpha, powers)
     steepest, total, mean = 0, 0.0, 0.0
     for i in range(count):
         powers[i] = min(powers[i], 1e150)
@@ -128,12 +133,17 @@ def _through_normmax(p, v, count, alpha, g, powers):
         mean += p[i] * v[i]
     for i in range(count):
         g[i] = p[i] / top
-    pad(g, count)
-    powers_of(g, count, alpha, powers)
-    for i in range(count):
-        mass += powers[i]
+    if alpha == 2.0:
+        for i in range(count):
+            mass += g[i] * g[i]
+            powers[i] = 1.0
+    else:
+        pad(g, count)
+        powers_of(g, count, alpha, powers)
+        for i in range(count):
+            mass += powers[i]
+        powers_of(g, count, 2.0 - alpha, powers)
     norm = mass ** (1.0 / alpha)  # in units of the top
-    powers_of(g, count, 2.0 - alpha, powers)
     factor = top * norm ** (alpha - 1.0) / (alpha - 1.0)
     total = 0.0
     for i in range(count):
@@ -156,7 +166,7 @@ def _phi(t):
 
 
 @jit
-def _along_parameter(p, through, count, alpha, kind):
+def along_parameter(p, through, count, alpha, kind):
     """``-<d grad Omega / d alpha, J v>``, given J v: the parameter's part of the gradient."""
     total = 0.0
     if alpha == np.inf:
@@ -227,27 +237,16 @@ def backward(
             outside, query = cotangent[group, m], queries[group, m]
             for i in range(count):
                 value, in_value = values[group, column[i]], in_values[group, column[i]]
-                weight = p[i]
-                along = weight - weight
-                for d in range(value_size):
-                    along += outside[d] * value[d]
-                if kept.size:
-                    along *= kept[first + i]
-                    weight *= kept[first + i]
-                slope[i] = along
-                for d in range(value_size):
-                    in_value[d] += weight * outside[d]
+                factor = p[i] * kept[first + i] if kept.size else p[i]
+                along = dot_and_add(value_size, outside, value, factor, in_value)
+                slope[i] = along * kept[first + i] if kept.size else along
             parameter = alpha[group * rows + m if alpha.size > 1 else 0]
             if in_alpha.size and kind == 2:
                 in_alpha[group * rows + m] = _along_k(p, slope, count)
-            _through_map(p, slope, count, parameter, kind, g, powers)
+            through_map(p, slope, count, parameter, kind, g, powers)
             if in_alpha.size and kind != 2:
-                in_alpha[group * rows + m] = _along_parameter(p, slope, count, parameter, kind)
+                in_alpha[group * rows + m] = along_parameter(p, slope, count, parameter, kind)
+            in_query = in_queries[group, m]
             for i in range(count):
-                slope[i] *= scale
-            _combine(slope, column, count, keys[group], in_queries[group, m], size)
-            for i in range(count):
-                in_key = in_keys[group, column[i]]
-                share = slope[i]
-                for d in range(size):
-                    in_key[d] += share * query[d]
+                key, in_key = keys[group, column[i]], in_keys[group, column[i]]
+                add_both(size, slope[i] * scale, query, in_key, key, in_query)

@@ -33,6 +33,11 @@ class Visible(NamedTuple):
     bias_of: Tensor | None = None
     causal: int | None = None
 
+    @property
+    def restricts(self) -> bool:
+        """Whether some row may not see all keys as they are."""
+        return self.mask is not None or self.bias is not None or self.causal is not None
+
     def dense_mask(self, groups: int, rows: int, count: int) -> Tensor | None:
         """The conditions as one boolean tensor that broadcasts to (G, R, N)."""
         found = self._per_row(self.mask, self.mask_of, groups, rows)

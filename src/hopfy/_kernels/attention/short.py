@@ -1,0 +1,104 @@
+"""Attention of short sequences in float32: three torch calls forward, five backward.
+
+All weights are kept: they are few. Rows are solved many at a time, see
+`hopfy._kernels.attention.cpu_short`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopfy._kernels.attention.reference import MAPS
+from hopfy._kernels.attention.types import Family, Visible
+from hopfy._runtime.threads import over_rows
+
+__all__ = ["State", "backward", "forward", "serves", "solve", "through"]
+
+# Rows of up to this many scores.
+_ROW = 512
+# The exponents of entmax with a smaller alpha need more digits.
+_SMALLEST_ALPHA = 1.08
+
+
+class State(NamedTuple):
+    """What the backward pass needs beside the inputs."""
+
+    kernels: Any
+    visible: Visible
+    family: Family
+    scale: float
+    alpha: np.ndarray[Any, Any]
+    weights: Tensor  # (G, R, N)
+    dropout: float = 0.0
+
+    @property
+    def backend(self) -> str:
+        return "short"
+
+
+def serves(dtype: torch.dtype, row: int, kind: str, alpha: np.ndarray[Any, Any]) -> bool:
+    """Whether rows of this many scores are solved here."""
+    if dtype is not torch.float32 or not 1 < row <= _ROW or kind == "ksubsets":
+        return False
+    smallest, largest = (alpha[0],) * 2 if alpha.size == 1 else (alpha.min(), alpha.max())
+    if kind == "normmax":
+        return bool(smallest == largest == 2)
+    return bool(smallest >= _SMALLEST_ALPHA and largest <= 2)
+
+
+def solve(kernels: Any, scores: Tensor, alpha: np.ndarray[Any, Any], kind: str) -> bool:
+    """Weights in place of the scores (rows, N); False if they are spoiled: some are not finite."""
+    arrays = scores.numpy(), alpha, kind == "normmax"
+    return all(over_rows(kernels.short_weights, scores.shape[0], 8 * scores.numel(), *arrays))
+
+
+def through(
+    kernels: Any,
+    weights: Tensor,
+    along: Tensor,
+    alpha: np.ndarray[Any, Any],
+    kind: str,
+    scale: float,
+) -> None:
+    """Apply the Jacobian at the weights (rows, N) to ``along`` in place, times the scale."""
+    arrays = weights.numpy(), along.numpy(), alpha, kind == "normmax", np.float32(scale)
+    over_rows(kernels.short_through, weights.shape[0], 4 * weights.numel(), *arrays)
+
+
+def forward(
+    kernels: Any,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    visible: Visible,
+    family: Family,
+    scale: float,
+    alpha: np.ndarray[Any, Any],
+) -> tuple[Tensor, State] | None:
+    """Where every row sees every key; None if some score is not finite."""
+    q, k, v = inputs
+    scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scale)
+    if not solve(kernels, scores.view(-1, k.shape[1]), alpha, family.kind):
+        return None
+    return torch.bmm(scores, v), State(kernels, visible, family, scale, alpha, scores)
+
+
+def backward(
+    state: State, queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """See `hopfy._kernels.attention`."""
+    weights, family = state.weights, state.family
+    along = torch.bmm(cotangent, values.mT)
+    in_values = torch.bmm(weights.mT, cotangent)
+    in_parameter = None
+    if wanted:
+        parameter = family.parameter[..., None] if family.parameter.ndim else family.parameter
+        slopes = MAPS[family.kind].slope(weights, parameter)
+        in_parameter = (slopes * torch.where(weights > 0, along, 0.0)).sum(-1).double()
+    flat = weights.shape[0] * weights.shape[1], weights.shape[2]
+    through(
+        state.kernels, weights.view(flat), along.view(flat), state.alpha, family.kind, state.scale
+    )
+    return torch.bmm(along, keys), torch.bmm(along.mT, queries), in_values, in_parameter
