@@ -88,7 +88,7 @@ def test_a_row_that_sees_nothing_is_zeros(omega: str) -> None:
 
 @every_omega
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_spoiled_query_spoils_only_its_row(omega: str, value: float, solved) -> None:
+def test_a_query_that_is_not_finite_affects_only_its_row(omega: str, value: float, solved) -> None:
     data = [x.detach() for x in inputs(20, 40)]
     wanted = F.attention(*data, omega=omega)
     data[0][1, 2, 7] = value

@@ -59,8 +59,8 @@ def trained(progress: Callable[[str], None]) -> list[Row]:
     found = []
     for length in (512, 2048):
         data = [x[:, :4, :length].contiguous() for x in (q, k, v)]
-        name = f"MiniLM's inputs, causal, length {length}"
-        found += training(data, is_causal=True, name=name)
+        where = f"MiniLM's inputs, causal, length {length}"
+        found += training(data, is_causal=True, where=where)
     for count, limit in ((32_768, 0.9), (131_072, 0.6)):
         # Beyond the 65,536 tokens that were read, the same keys come again.
         keys, values = (x[:, :2].repeat(1, 1, 2, 1)[:, :, :count].contiguous() for x in (k, v))
@@ -144,7 +144,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def training(
-    data: list[Tensor], is_causal: bool, name: str = "", threads: int = 1, rounds: int = 3
+    data: list[Tensor], is_causal: bool, where: str = "", threads: int = 1, rounds: int = 3
 ) -> list[Row]:
     """Forward and backward against `scaled_dot_product_attention`."""
     data = [x.detach().requires_grad_() for x in data]
@@ -174,7 +174,7 @@ def training(
     with _threads(threads):
         times = best_times(calls, rounds=rounds, seconds=90.0, in_a_row=1, clock=clock)
     theirs = times.pop("torch")
-    where = name or f"{'causal' if is_causal else 'all pairs'}, length {length}"
+    where = where or f"{'causal' if is_causal else 'all pairs'}, length {length}"
     where += ", two threads" if threads == 2 else ""
     return _training_rows(times, theirs, where, is_causal)
 

@@ -67,7 +67,7 @@ def _mode(exponents):
 
 @part(fastmath={"contract"})
 def _solve(x, n, lanes, gamma_mode, exponent_mode):
-    """Weights in place of turned scores, up to the factor of each lane; False if they are spoiled."""
+    """Weights in place of turned scores, up to the factor of each lane; False if not all are finite."""
     top, s, u, v, lower, exponent, scale, smallest, root = lanes
     tops(x, x, n, top, top, top, v)
     for lane in range(LANES):

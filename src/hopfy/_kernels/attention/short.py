@@ -51,7 +51,7 @@ def serves(dtype: torch.dtype, row: int, kind: str, alpha: np.ndarray[Any, Any])
 
 
 def solve(kernels: Any, scores: Tensor, alpha: np.ndarray[Any, Any], kind: str) -> bool:
-    """Weights in place of the scores (rows, N); False if they are spoiled: some are not finite."""
+    """Weights in place of the scores (rows, N); False if some are not finite."""
     arrays = scores.numpy(), alpha, kind == "normmax"
     return all(over_rows(kernels.short_weights, scores.shape[0], 8 * scores.numel(), *arrays))
 
