@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -194,3 +195,18 @@ def test_parts_are_translated_once_and_compiled_with_their_kernel(folder: Path) 
     assert sum(kernel.stats.cache_hits.values()) == 1
     assert len(list(folder.iterdir())) == 1  # no code for the parts
     assert len(_shifted.signatures) == len(_shifted_twice.signatures) == 1
+
+
+@pytest.mark.slow
+def test_another_numba_compiles_helpers_as_usual(tmp_path):
+    """The compiler of helpers builds on numba's internals; without them kernels still compile."""
+    code = (
+        "import sys; sys.modules['hopfy._runtime.parts'] = None\n"
+        "import torch; from hopfy import functional as F\n"
+        "print(F.sparsemax(torch.tensor([0.5, 0.3, -1.0])).tolist())"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "HOPFY_QUIET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert [round(x, 6) for x in json.loads(done.stdout)] == [0.6, 0.4, 0.0]

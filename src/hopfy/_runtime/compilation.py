@@ -57,10 +57,12 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return function
     import numba
 
-    from hopfy._runtime.parts import PartCompiler, widen_literals
-
-    own = {"no_cpython_wrapper": True, "pipeline_class": PartCompiler}
-    return widen_literals(numba.njit(**(_OPTIONS | own | options))(function))
+    own = _OPTIONS | {"no_cpython_wrapper": True} | options
+    try:
+        from hopfy._runtime.parts import PartCompiler, widen_literals
+    except (AttributeError, ImportError):  # another numba, whose internals have other names
+        return numba.njit(**own)(function)
+    return widen_literals(numba.njit(**own, pipeline_class=PartCompiler)(function))
 
 
 def inlined(function: Callable[..., Any]) -> Any:
