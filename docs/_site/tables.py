@@ -42,6 +42,16 @@ RECORDS: dict[str, list[Column]] = {
         ("faster_than_cpp", "times faster than the C++ library's recorded figure", ".0f"),
         ("relative_gap", "relative gap", ".0e"),
     ],
+    "structures": [
+        ("name", "structure", ""),
+        ("rows", "problems", "d"),
+        ("shape", "shape", ""),
+        ("milliseconds", "forward, ms a problem", ".2f"),
+        ("both_milliseconds", "with backward", ".2f"),
+        ("torch_struct", "marginals of torch-struct, ms", ".2f"),
+        ("oracle_microseconds", "oracle, µs", ".0f"),
+        ("gap", "relative gap", ".0e"),
+    ],
     "mil": [
         ("name", "what", ""),
         ("batched", "bags per second, 128 in a step", ".0f"),
@@ -85,8 +95,12 @@ def benchmark(name: str, record: dict[str, Any]) -> str:
 
 
 def _cell(value: Any, style: str) -> str:
-    if value is None:
+    if value is None or value != value:
         return "–"
+    if isinstance(value, list):
+        return " x ".join(map(str, value))
+    if isinstance(value, float) and not style:
+        style = ".3g"
     if style.endswith("g") and abs(value) >= 100:
         style = ".0f"
     return format(value, style) if style else str(value)
