@@ -356,6 +356,12 @@ def test_exports() -> None:
         ({"query": torch.zeros(2, 6, 4, dtype=torch.int64)}, TypeError, "floating"),
         ({"query": torch.zeros(2, 6, 5)}, ValueError, "features"),
         ({"query": torch.zeros(2, 6, 4).double()}, TypeError, "one dtype"),
+        ({"query": torch.zeros(2, 6, 4, device="meta")}, TypeError, "one dtype and device"),
+        (
+            {"attn_mask": torch.zeros(6, 9, dtype=torch.bool, device="meta")},
+            TypeError,
+            "on the query's device",
+        ),
         ({"value": torch.zeros(2, 8, 4)}, ValueError, "one value for each"),
         ({"query": torch.zeros(3, 6, 4)}, ValueError, "same batch"),
         ({"query": torch.zeros(3, 6, 4), "enable_gqa": True}, ValueError, "divide"),
