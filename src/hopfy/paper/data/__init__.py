@@ -7,6 +7,7 @@ True
 
 from hopfy.paper.data._ag_news import ag_news
 from hopfy.paper.data._beer import beer, beer_annotations
+from hopfy.paper.data._cifar10 import cifar10
 from hopfy.paper.data._digit_bags import digit_bags
 from hopfy.paper.data._digits import digits
 from hopfy.paper.data._eraser import eraser_movies
@@ -19,6 +20,7 @@ from hopfy.paper.data._mnist import mnist
 from hopfy.paper.data._registry import dataset, datasets
 from hopfy.paper.data._sst import sst
 from hopfy.paper.data._texts import AnnotatedTexts, Texts
+from hopfy.paper.data._tiny_imagenet import tiny_imagenet
 
 __all__ = [
     "AnnotatedTexts",
@@ -31,6 +33,7 @@ __all__ = [
     "ag_news",
     "beer",
     "beer_annotations",
+    "cifar10",
     "dataset",
     "datasets",
     "digit_bags",
@@ -40,4 +43,5 @@ __all__ = [
     "mil_benchmark",
     "mnist",
     "sst",
+    "tiny_imagenet",
 ]

@@ -10,7 +10,7 @@ __all__ = ["Images"]
 
 
 class Images(NamedTuple):
-    """``images`` (N, height, width), as stored, and ``labels`` (N,), int64."""
+    """``images`` (N, height, width), colored ones (N, 3, height, width), and ``labels`` (N,), int64."""
 
     images: Tensor
     labels: Tensor
