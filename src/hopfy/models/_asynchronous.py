@@ -67,7 +67,7 @@ class _Sweeps:
     def __init__(self, patterns: Tensor, updates: Asynchronous) -> None:
         self._patterns, self._updates = patterns.detach(), updates
 
-    def __call__(self, queries: int) -> _Sweeps:  # noqa: ARG002
+    def __call__(self, queries: int, recorded: bool) -> _Sweeps:  # noqa: ARG002
         return self
 
     def step(self, queries: Tensor, beta: float | Tensor) -> Step:  # noqa: ARG002

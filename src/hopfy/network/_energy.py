@@ -18,7 +18,9 @@ With another regularizer :math:`\Psi` of the state the same three terms are
           + \left[\Psi(q) + \Psi^*(\hat x) - \langle q, \hat x\rangle\right]
           + \left[c - \Psi^*(\hat x)\right],
 
-where c bounds :math:`\Psi^*` over all mixtures of patterns; where weights have no bound, c = 0.
+where c bounds :math:`\Psi^*` over all mixtures of patterns. Where weights have no bound there is no
+such c: the energy is :math:`-\Omega^*(\beta X q)/\beta + \Psi(q)`, and -inf where that is below the
+least float.
 """
 
 from __future__ import annotations
@@ -50,22 +52,19 @@ def energy(
     """Eq. 8 in the queries' dtype, shape ``queries.shape[:-1]``; beta is a number or (..., 1)."""
     wide = _wide(queries)
     scores = _times_memories(wide * beta, memories)
+    if not omega.is_bounded:
+        value = _plain(wide, scores, omega, memories, beta, state)
+        return torch.where(state.contains(queries), value, torch.inf).to(queries.dtype)
     with torch.no_grad():
         weights = omega(scores)
         update = _weighted_sum(weights, memories)
         spread = omega.rise(scores, weights).clamp_min(0) / _flat(beta)
-        value = spread + state.loss(wide, update) + _room(update, memories, omega, state)
+        room = state.room(update, _largest_total(omega, memories, state))
+        value = spread + state.loss(wide, update) + room
         value = torch.where(state.contains(queries), value, torch.inf)
     if torch.is_grad_enabled():
         value = _with_gradient_of(value, _plain(wide, scores, omega, memories, beta, state))
     return value.to(queries.dtype)
-
-
-def _room(update: Tensor, memories: Tensor, omega: Omega, state: State) -> Tensor:
-    r""":math:`c - \Psi^*(\hat x)`; without a bound on the weights there is no such constant c."""
-    if not omega.is_bounded:
-        return -state.conjugate(update)
-    return state.room(update, _largest_total(omega, memories, state))
 
 
 def _plain(

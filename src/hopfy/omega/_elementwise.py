@@ -35,7 +35,18 @@ class ElementwiseOmega(Omega):
         # Scores of a network are products: nothing is masked, and no pass over them is spent on it.
         return self._weights(scores), 0.0
 
+    def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
+        """The sum of the conjugates of all entries: infinite where it exceeds the largest float."""
+        scores = masked(scores, mask)
+        there = scores > -torch.inf
+        conjugates = self._conjugates(torch.where(there | scores.isnan(), scores, 0.0))
+        return torch.where(there | scores.isnan(), conjugates, 0.0).sum(dim)
+
     def _weights(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _conjugates(self, scores: Tensor) -> Tensor:
+        """Entry by entry; their derivatives are the weights."""
         raise NotImplementedError
 
 
@@ -72,6 +83,9 @@ class Quadratic(ElementwiseOmega):
     def _weights(self, scores: Tensor) -> Tensor:
         return scores
 
+    def _conjugates(self, scores: Tensor) -> Tensor:
+        return scores.square() / 2
+
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         return weights.square().sum(dim) / 2
 
@@ -104,6 +118,10 @@ class Polynomial(ElementwiseOmega):
     def _weights(self, scores: Tensor) -> Tensor:
         base = scores if self.n % 2 else scores.clamp_min(0)
         return _whole_power(base, self.n)
+
+    def _conjugates(self, scores: Tensor) -> Tensor:
+        base = scores if self.n % 2 else scores.clamp_min(0)
+        return _whole_power(base, self.n + 1) / (self.n + 1)
 
     def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
         if self._fits(scores):
@@ -153,6 +171,9 @@ class Exponential(ElementwiseOmega):
 
     def _weights(self, scores: Tensor) -> Tensor:
         return torch.exp(self.b * scores)
+
+    def _conjugates(self, scores: Tensor) -> Tensor:
+        return torch.exp(self.b * scores) / self.b
 
     def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
         top = scores.detach().amax(-1, keepdim=True)
