@@ -155,7 +155,7 @@ import torch
 from hopfy import functional as F
 from hopfy._kernels.threshold import cpu
 F.sparsemax(torch.tensor([1.0, 0.5]))
-print(sum(cpu._short_rows.stats.cache_misses.values()))
+print(sum(cpu.short_rows.stats.cache_misses.values()))
 """
     environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
     misses = [

@@ -34,7 +34,7 @@ def test_the_index_and_the_product_find_the_same(name: str) -> None:
         assert isinstance(net._choice(80, False), IndexedStep)
     found = net.retrieve(queries)
     judge = hopfy.HopfieldNetwork(memories, name, 0.05)
-    judge._choice = lambda _: DenseStep(memories, judge.omega)  # type: ignore[assignment]
+    judge._choice = lambda *_: DenseStep(memories, judge.omega)  # type: ignore[assignment]
     expected = judge.retrieve(queries)
     assert torch.equal(found.certified, expected.certified)
     assert torch.equal(found.pattern, expected.pattern)

@@ -154,7 +154,7 @@ def test_settled_queries_leave_and_proven_ones_cost_no_second_update(
     memories = _sphere(30, 16)
     net = hopfy.HopfieldNetwork(memories, "sparsemax", 30.0)
     counting = _Counting(net.memories, net.omega)
-    monkeypatch.setattr(net, "_choice", lambda _: counting)
+    monkeypatch.setattr(net, "_choice", lambda *_: counting)
     net.retrieve(memories[:7])
     assert counting.rows == [7]
     counting.rows.clear()

@@ -14,6 +14,7 @@ import hopfy
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
+import matplotlib.pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 

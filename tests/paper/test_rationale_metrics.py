@@ -74,6 +74,12 @@ def test_published_numbers():
         ("HardKuma", "-"): "HardKuma",
         ("Sparse attention", "sparsemax"): "sparsemax",
         ("Sparse attention", "fusedmax"): "fusedmax",
+        ("SFE", "top-k"): "SFE, top-k",
+        ("SFE", "contiguous"): "SFE, contiguous",
+        ("SFE w/ baseline", "top-k"): "SFE with baseline, top-k",
+        ("SFE w/ baseline", "contiguous"): "SFE with baseline, contiguous",
+        ("Gumbel", "top-k"): "Gumbel, top-k",
+        ("Gumbel", "contiguous"): "Gumbel, contiguous",
     }
     keys = ("sst_f1", "agnews_f1", "imdb_f1", "beer_mse", "beer_hro_f1")
     found = 0

@@ -306,6 +306,10 @@ class DigitsView(View[DigitSettings]):
 
 def code(settings: DigitSettings) -> str:
     """A program that recalls the same cue."""
+    return _code_of_cue(settings) + _CODE_OF_RESULTS + _code_of_networks(settings)
+
+
+def _code_of_cue(settings: DigitSettings) -> str:
     cue = cue_of(settings)
     vector = [float(f"{each:.17g}") for each in cue.vector.tolist()]
     seen = [int(each) for each in cue.pixels >= 8]
@@ -326,8 +330,11 @@ cue = torch.tensor({vector}, dtype=torch.float64)
 known = torch.tensor({[int(each) for each in cue.known]}, dtype=torch.bool)
 dark = torch.tensor({seen}, dtype=torch.bool)
 length = float(lengths[truth].mean() if truth else lengths.mean())
+"""
 
-result = {{}}
+
+_CODE_OF_RESULTS = """
+result = {}
 
 
 def keep(name, state, found, network, image):
@@ -335,14 +342,18 @@ def keep(name, state, found, network, image):
     ids = found.weights.nonzero().flatten().tolist() if "exactly" in found.describe(0) else []
     if network.state.is_bounded and bool((state == network.memories[nearest]).all()):
         ids = [nearest]
-    result[name] = {{
+    result[name] = {
         "ids": ids,
         "certified": bool(found.certified),
         "steps": int(found.steps),
         "pixels": image.clamp(0, 16).tolist(),
-    }}
+    }
     print(name, found.describe(0))
+"""
 
+
+def _code_of_networks(settings: DigitSettings) -> str:
+    return f"""
 
 for name in {list(_MAPS)}:
     network = hopfy.HopfieldNetwork(patterns, name, {settings.beta!r})

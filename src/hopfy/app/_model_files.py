@@ -57,8 +57,8 @@ def rationale_model() -> RationaleClassifier:
     """The classifier of the view "rationales": film reviews, and the words it used.
 
     >>> import hopfy.app
-    >>> hopfy.app.rationale_model().predict(["a wonderful film"])[0]
-    'positive'
+    >>> hopfy.app.rationale_model().predict(["a wonderful film"]).tolist()
+    ['positive']
     """
     from hopfy.estimators import RationaleClassifier
 

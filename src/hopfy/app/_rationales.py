@@ -43,8 +43,8 @@ def _model(transition: float) -> RationaleClassifier:
 def explain(text: str, transition: float) -> Rationale:
     """The prediction for a text and the words it was made from.
 
-    >>> explain("A wonderful film .", 0.0).prediction
-    'positive'
+    >>> print(explain("A wonderful film .", 0.0).prediction)
+    positive
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoKnownWordsWarning)

@@ -77,10 +77,11 @@ def _torch_struct(structure: Structure, scores: Tensor) -> Callable[[], object] 
         return None
     leaf = scores.clone().requires_grad_()
     cotangent = torch.randn_like(scores)
-    if isinstance(structure, Tree):
-        trees = torch_struct.NonProjectiveDependencyCRF
-        if structure.projective:
-            trees = torch_struct.DependencyCRF
+    trees = {
+        Tree().name: torch_struct.NonProjectiveDependencyCRF,
+        Tree(projective=True).name: torch_struct.DependencyCRF,
+    }.get(structure.name)
+    if trees is not None:
 
         def of_trees() -> object:  # its rows are the heads
             return torch.autograd.grad(trees(leaf.mT).marginals, leaf, cotangent.mT)

@@ -75,14 +75,15 @@ class Ordered:
         """Recall the memory that the cue (..., D) leads to, then its neighbors in the order of storage.
 
         Args:
-            cue: where to begin; from the first memory all of them come back in order.
+            cue: where to begin; from the first memory all of them come back in order, if beta is high
+                enough to tell them apart.
             steps: how many memories to recall; by default as many as there are.
             inhibition: how the memories that were left tire.
             settle: plain updates after each step.
 
         >>> import torch, hopfy
-        >>> memory = hopfy.AssociativeMemory(beta=4.0).fit(torch.tensor([[5.0], [0.0], [9.0], [2.0]]))
-        >>> memory.sequential_recall(torch.tensor([4.6])).ids
+        >>> memory = hopfy.AssociativeMemory(beta=4.0).fit(torch.eye(4))
+        >>> memory.sequential_recall(torch.tensor([0.9, 0.1, 0.0, 0.0])).ids
         tensor([0, 1, 2, 3])
         """
         plan = Plan(Fatigue() if inhibition is None else inhibition, settle)

@@ -66,7 +66,6 @@ def energy_landscape(
     return _finish(ax, plane, places)
 
 
-@renamed_arguments(tolerance="tol")
 def _drawable_energies(network: HopfieldNetwork, states: Tensor) -> Tensor:
     energies = network.energy(states)
     inside = energies.isfinite()
@@ -75,6 +74,7 @@ def _drawable_energies(network: HopfieldNetwork, states: Tensor) -> Tensor:
     return torch.where(inside, energies, torch.nan)
 
 
+@renamed_arguments(tolerance="tol")
 def basins(
     network: HopfieldNetwork,
     *,
