@@ -34,6 +34,15 @@ RECORDS: dict[str, list[Column]] = {
         ("to_product", "to product", ".2f"),
         ("to_faiss", "to faiss", ".2f"),
     ],
+    "memory": [
+        ("name", "what", ""),
+        ("threads", "threads", "d"),
+        ("milliseconds", "ms", ".3g"),
+        ("to_product", "to product", ".2f"),
+        ("to_retrieve", "to `retrieve`", ".2f"),
+        ("to_faiss", "to faiss", ".2f"),
+        ("to_usearch", "to usearch", ".2f"),
+    ],
     "sequential": [
         ("n", "N", "d"),
         ("k", "k", "d"),
