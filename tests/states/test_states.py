@@ -134,7 +134,7 @@ def test_energies_never_rise(
         assert (found.energies >= -1e-10 * largest).all()
     parts = net.energy_parts(queries)
     total = parts.concave + parts.convex
-    torch.testing.assert_close(total, net.energy(queries), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(total, net.energy(queries))
 
 
 @every_state

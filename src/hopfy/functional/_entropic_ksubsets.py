@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
-from hopfy._checks import Rule, as_parameter
 from hopfy._kernels import entropic_ksubsets as kernel
 from hopfy.functional._row_map import row_map
-from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._rows import along_rows, budget_of_rows, checked
 
 __all__ = ["entropic_ksubsets"]
 
@@ -44,8 +41,5 @@ def entropic_ksubsets(
     tensor([0.8808, 0.5000, 0.5000, 0.1192])
     """
     dim = checked(scores, dim)
-    size = int(scores.shape[dim])
-    most = size or math.inf  # an empty row has nothing to select, whatever k is
-    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k <= most) & (k >= 0))
-    k_rows = as_parameter(k, scores, dim, rule)
+    k_rows = budget_of_rows(k, scores, dim)
     return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows))

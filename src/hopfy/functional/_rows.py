@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_dim, as_mask, as_scores
+from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
 from hopfy._runtime.backends import backend_for
 from hopfy._runtime.dispatch import records_gradients
 
-__all__ = ["along_rows", "checked"]
+__all__ = ["along_rows", "budget_of_rows", "checked"]
 
 
 def along_rows(
@@ -42,3 +43,11 @@ def _served_as_they_are(rows: Tensor) -> bool:
 def checked(scores: Tensor, dim: int) -> int:
     """Check the scores and return ``dim`` as a non-negative number."""
     return as_dim(dim, as_scores(scores).ndim)
+
+
+def budget_of_rows(k: float | Tensor, scores: Tensor, dim: int) -> Tensor:
+    """How many entries each row selects: k, checked, as a tensor beside the rows."""
+    size = int(scores.shape[dim])
+    most = size or math.inf  # an empty row has nothing to select, whatever k is
+    rule = Rule("k", f"between 0 and the row's size {size}", lambda k: (k <= most) & (k >= 0))
+    return as_parameter(k, scores, dim, rule)

@@ -188,7 +188,8 @@ class Engine:
     def _by_blocks(self, cues: Tensor, known: Tensor, places: Tensor) -> Iterator[Piece]:
         """Whole rows of scores, as many cues at a time as the scratch memory allows."""
         rows = self.contents.rows
-        size = max(1, self.scratch // (64 * rows.shape[0]))
+        # Scores, weights and their sparse form, at their largest; the answer keeps the other half.
+        size = max(1, self.scratch // (2 * 96 * rows.shape[0]))
         cues, known = self._with_lift(cues, known)
         for some in torch.split(torch.arange(cues.shape[0], device=cues.device), size):
             part, own = cues[some], known[some]

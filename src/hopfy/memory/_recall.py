@@ -150,7 +150,7 @@ class Collector:
         if contents.values is not None:
             self.values = contents.values.new_empty(rows, *contents.values.shape[1:])
         self._kept: list[tuple[Tensor, SparseRows]] | None = []
-        self._room = engine.scratch
+        self._room = engine.scratch // 2
 
     def take(self, piece: Piece) -> None:
         places, weights = piece.places, piece.weights

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,20 @@ from torch import Tensor
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Exponential, Omega, Polynomial, Quadratic, omega_from
 from hopfy.paper import data
-from hopfy.paper._base import Config
+from hopfy.paper._base import Config, Progress, Store
 from hopfy.states import State, state_from
 
-__all__ = ["OMEGAS", "STATES", "ImagesConfig", "Pair", "checksum", "draw", "pairs", "recalled"]
+__all__ = [
+    "OMEGAS",
+    "STATES",
+    "ImagesConfig",
+    "Pair",
+    "checksum",
+    "curves_of_pairs",
+    "draw",
+    "pairs",
+    "recalled",
+]
 
 _PIXELS = {"mnist": 784, "digits": 64}
 _COSINE = 0.9  # a state this close to its image counts as recalled
@@ -138,6 +148,22 @@ def draw(source: str, count: int, seed: int) -> Tensor:
     images = _images(source)
     generator = torch.Generator().manual_seed(seed)
     return images[torch.randperm(len(images), generator=generator)[:count]]
+
+
+def curves_of_pairs(
+    config: ImagesConfig,
+    places: Sequence[float],
+    shares: Callable[[Pair, Any], Sequence[Sequence[float]]],
+    store: Store,
+    progress: Progress,
+) -> dict[str, Any]:
+    """What every pair of regularizers recalls at each of the places; each pair is a part."""
+    curves = []
+    for pair in pairs(config.betas):
+        found = store.part(pair.name, partial(shares, pair, config))
+        curves.append(curve(pair, places, found))
+        progress.advance()
+    return {"source": config.source, "draws": config.draws, "curves": curves}
 
 
 def curve(pair: Any, places: Sequence[float], shares: Sequence[Sequence[float]]) -> dict[str, Any]:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
 from hopfy.paper.recall._figure import draw_panels
-from hopfy.paper.recall._setting import ImagesConfig, Pair, checksum, curve, draw, pairs, recalled
+from hopfy.paper.recall._setting import (
+    ImagesConfig,
+    Pair,
+    checksum,
+    curves_of_pairs,
+    draw,
+    pairs,
+    recalled,
+)
 
 __all__ = ["Capacity", "CapacityConfig", "experiment"]
 
@@ -40,14 +47,8 @@ class Capacity(Experiment[CapacityConfig]):
         return checksum(config.source)
 
     def run(self, config: CapacityConfig, store: Store, progress: Progress) -> dict[str, Any]:
-        chosen = pairs(config.betas)
-        progress.begin(self.title, len(chosen))
-        curves = []
-        for pair in chosen:
-            shares = store.part(pair.name, partial(_shares, pair, config))
-            curves.append(curve(pair, config.sizes, shares))
-            progress.advance()
-        return {"source": config.source, "draws": config.draws, "curves": curves}
+        progress.begin(self.title, len(pairs(config.betas)))
+        return curves_of_pairs(config, config.sizes, _shares, store, progress)
 
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,15 @@ import torch
 
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
 from hopfy.paper.recall._figure import draw_panels
-from hopfy.paper.recall._setting import ImagesConfig, Pair, checksum, curve, draw, pairs, recalled
+from hopfy.paper.recall._setting import (
+    ImagesConfig,
+    Pair,
+    checksum,
+    curves_of_pairs,
+    draw,
+    pairs,
+    recalled,
+)
 
 __all__ = ["Robustness", "RobustnessConfig", "experiment"]
 
@@ -43,14 +50,8 @@ class Robustness(Experiment[RobustnessConfig]):
         return checksum(config.source)
 
     def run(self, config: RobustnessConfig, store: Store, progress: Progress) -> dict[str, Any]:
-        chosen = pairs(config.betas)
-        progress.begin(self.title, len(chosen))
-        curves = []
-        for pair in chosen:
-            shares = store.part(pair.name, partial(_shares, pair, config))
-            curves.append(curve(pair, config.noises, shares))
-            progress.advance()
-        return {"source": config.source, "draws": config.draws, "curves": curves}
+        progress.begin(self.title, len(pairs(config.betas)))
+        return curves_of_pairs(config, config.noises, _shares, store, progress)
 
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         return [
