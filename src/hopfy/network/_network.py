@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,6 +10,13 @@ from torch import Tensor
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
 from hopfy._runtime.precision import leaves_autocast
 from hopfy._runtime.threads import one_thread_if_crowded
+from hopfy.network._arguments import (
+    Gradient,
+    check_options,
+    checked_omega,
+    checked_state,
+    checked_values,
+)
 from hopfy.network._choice import StepperChoice
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
@@ -18,16 +24,14 @@ from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
 from hopfy.network._indexed_loop import iterate_with_index
 from hopfy.network._indexed_step import IndexedStep
+from hopfy.network._proofs import FixedPointProofs
 from hopfy.network._retrieval import Retrieval
 from hopfy.network._step import Step, Stepper
-from hopfy.omega import Omega, omega_from
+from hopfy.omega import Omega
 from hopfy.search import ExactIndex, SparseRows
-from hopfy.states import State, state_from
-from hopfy.theory import proves_fixed_point
+from hopfy.states import State
 
 __all__ = ["HopfieldNetwork"]
-
-Gradient = Literal["unrolled", "last", "implicit"]
 
 # Scores held at once while energies are computed.
 _BLOCK = 1 << 24
@@ -73,11 +77,11 @@ class HopfieldNetwork:
         values: Tensor | None = None,
     ) -> None:
         self._memories = _owned(as_patterns(memories))
-        self._omega = _checked_omega(omega)
+        self._omega = checked_omega(omega)
         check_parameter(beta, BETA)
         self._beta = beta
-        self._values = None if values is None else _checked_values(values, self._memories)
-        self._state = _checked_state(state, self._omega)
+        self._values = None if values is None else checked_values(values, self._memories)
+        self._state = checked_state(state, self._omega)
         self._choice = StepperChoice(self._memories, self._omega, self._state)
 
     @classmethod
@@ -92,10 +96,10 @@ class HopfieldNetwork:
         tensor([1., 0., 0.])
         """
         network = cls.__new__(cls)
-        network._memories, network._omega = index.memories, _checked_omega(omega)
+        network._memories, network._omega = index.memories, checked_omega(omega)
         check_parameter(beta, BETA)
         network._beta, network._values = beta, None
-        network._state = _checked_state("euclidean", network._omega)
+        network._state = checked_state("euclidean", network._omega)
         network._choice = StepperChoice.over(index, network._omega, network._state)
         return network
 
@@ -241,7 +245,7 @@ class HopfieldNetwork:
                 to the queries.
         """
         queries, beta = self._prepared(queries)
-        _check_options(max_steps, tol, gradient)
+        check_options(max_steps, tol, gradient)
         if gradient == "implicit" and not self.state.is_identity:
             raise ValueError(
                 "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
@@ -336,9 +340,7 @@ class HopfieldNetwork:
     ) -> Rules:
         tol = 0.0 if tol is None else tol
         shape, betas = queries.shape, _beside(beta)
-
-        def prove(rows: Tensor, members: Tensor) -> Tensor:
-            return self._prove(stepper, betas, shape, rows, members)
+        prove = FixedPointProofs(self.memories, self.omega, self.state, stepper, betas, shape)
 
         def advance(states: Tensor, active: Tensor) -> Step:
             if self._row_by_row:
@@ -371,60 +373,6 @@ class HopfieldNetwork:
             whole = alone & self.state.keeps(self.memories[weights.indices[first]])
             states = torch.where(whole.unsqueeze(-1), step.states, states)
         return step._replace(states=states)
-
-    def _prove(
-        self,
-        stepper: Stepper,
-        betas: float | Tensor,
-        shape: torch.Size,
-        rows: Tensor,
-        members: Tensor,
-    ) -> Tensor:
-        """Proofs for sets of patterns; equal sets are asked about once."""
-        beta = torch.as_tensor(betas, dtype=torch.float64, device=rows.device).detach().flatten()
-        if not self.state.is_identity:
-            return self._prove_as_states(stepper, beta, rows, members)
-        if self.memories.ndim > 2:
-            beta = beta.expand(shape[:-1].numel())[rows]
-            return self._prove_in_batches(shape, rows, members, beta)
-        if beta.numel() > 1:
-            return stepper.prove(members, beta[rows])
-        sets, back = torch.unique(members, dim=0, return_inverse=True)
-        return stepper.prove(sets, beta.expand(sets.shape[0]))[back]
-
-    def _prove_as_states(
-        self, stepper: Stepper, beta: Tensor, rows: Tensor, members: Tensor
-    ) -> Tensor:
-        r"""Prop. 2 for single patterns that are states of their own.
-
-        The state made of a pattern is that pattern up to a rounding :math:`\rho`, so its lead is
-        smaller by at most :math:`2 \rho M`: the margin has to pay for that too.
-        """
-        proven = torch.zeros(rows.numel(), dtype=torch.bool, device=rows.device)
-        margin = self.omega.exact_margin(1)
-        if self.memories.ndim > 2 or members.shape[1] != 1 or margin is None:
-            return proven
-        patterns = self.memories.detach().double()
-        norms = torch.linalg.vector_norm(patterns, dim=-1)
-        chosen = self.memories[members[:, 0]]
-        off = self.state.rounding(chosen).double() * patterns.shape[1] ** 0.5
-        own = beta.expand(rows.numel()) if beta.numel() == 1 else beta[rows]
-        stricter = torch.where(
-            off > 0, 1 / (1 / own + 2.01 * off * norms.max() / float(margin)), own
-        )
-        found = stepper.prove(members, stricter)
-        return found & self.state.keeps(chosen)
-
-    def _prove_in_batches(
-        self, shape: torch.Size, rows: Tensor, members: Tensor, beta: Tensor
-    ) -> Tensor:
-        batches = self.memories.detach().flatten(0, -3)
-        owner = rows // shape[-2]
-        proven = torch.zeros(rows.numel(), dtype=torch.bool, device=rows.device)
-        for batch in torch.unique(owner).tolist():
-            own = owner == batch
-            proven[own] = proves_fixed_point(batches[batch], members[own], self.omega, beta[own])
-        return proven
 
     def _largest_norm(self, stepper: Stepper) -> float:
         """The scale against which movements are small."""
@@ -491,48 +439,3 @@ def _flat(queries: Tensor) -> Tensor:
 def _owned(memories: Tensor) -> Tensor:
     """A tensor that nobody else can change, unless it is being trained."""
     return memories if memories.requires_grad else memories.clone()
-
-
-def _checked_omega(omega: Omega | str) -> Omega:
-    omega = omega_from(omega)
-    if omega.event_dims > 1:
-        raise ValueError(
-            f"expected an omega over one dimension of patterns, got {omega}, which scores a grid of "
-            f"{omega.event_dims}; lay the patterns out row by row and wrap the structure: "
-            "SparseMAP(Grid(structure, (rows, columns)))."
-        )
-    return omega
-
-
-def _checked_state(state: State | str, omega: Omega) -> State:
-    state = state_from(state)
-    if not (omega.is_bounded or state.is_bounded):
-        raise ValueError(
-            f"expected a state space that is bounded (Sign, Tanh, Ball, LayerNorm), as the weights of "
-            f"{omega.name} are not, got {state}: its updates would grow without end."
-        )
-    return state
-
-
-def _check_options(max_steps: int, tol: float | None, gradient: str) -> None:
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
-    if tol is not None and not tol >= 0:
-        raise ValueError(f"expected tol >= 0 or None, got {tol!r}.")
-    if gradient not in get_args(Gradient):
-        raise ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
-
-
-def _checked_values(values: object, memories: Tensor) -> Tensor:
-    values = as_patterns(values, "values")
-    if values.shape[:-1] != memories.shape[:-1]:
-        raise ValueError(
-            f"expected one row of values per pattern, shape {(*memories.shape[:-1], 'E')}, "
-            f"got shape {tuple(values.shape)}."
-        )
-    if values.dtype != memories.dtype or values.device != memories.device:
-        raise TypeError(
-            f"expected values like the memories ({memories.dtype} on {memories.device}), got "
-            f"{values.dtype} on {values.device}; convert with values.to(memories)."
-        )
-    return values
