@@ -131,8 +131,9 @@ def _all_finite(tensor: Tensor) -> bool:
 
 def as_states(queries: object, memories: Tensor) -> Tensor:
     """Return ``queries`` (..., D) if they fit the memories (..., N, D)."""
-    queries = as_scores(queries, "queries")
-    if queries.dtype != memories.dtype or queries.device != memories.device:
+    if type(queries) is not Tensor or queries.dtype is not memories.dtype or not queries.ndim:
+        queries = as_scores(queries, "queries")
+    if queries.dtype is not memories.dtype or queries.device != memories.device:
         raise TypeError(
             f"expected queries like the memories ({memories.dtype} on {memories.device}), got "
             f"{queries.dtype} on {queries.device}; convert with queries.to(memories)."

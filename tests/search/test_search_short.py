@@ -139,3 +139,34 @@ def test_parameters_that_change_in_place_are_read_again() -> None:
     alpha.fill_(1.2)
     expected = HopfieldNetwork(patterns, hopfy.Tsallis(1.2), 0.05).update(query)
     assert torch.allclose(network.update(query), expected, atol=1e-5)
+
+
+def test_a_repeated_update_follows_every_change_of_its_inputs() -> None:
+    """After the first call an update of few memories skips most checks; nothing may get lost."""
+    patterns = _patterns()
+    network, query = HopfieldNetwork(patterns, "sparsemax", 2.0), patterns[:3] + 0.1
+    first = network.update(query)
+    assert torch.equal(network.update(query), first)
+    assert torch.equal(network.update(query.T.contiguous().T), first)  # not contiguous
+    assert torch.equal(network.update(query[0]), first[0])
+    assert torch.equal(network.update(query.reshape(1, 3, 17)), first.reshape(1, 3, 17))
+    assert network.update(query[:0]).shape == (0, 17)
+    with pytest.raises(TypeError, match="queries like the memories"):
+        network.update(query.double())
+    with pytest.raises(ValueError, match=r"expected queries of shape"):
+        network.update(query[:, :5])
+    with pytest.raises(TypeError, match=r"torch\.Tensor"):
+        network.update([[0.0] * 17])  # type: ignore[arg-type]
+    spoiled = query.clone()
+    spoiled[1, 2] = torch.nan
+    after = network.update(spoiled)
+    assert bool(after[1].isnan().all())
+    assert torch.equal(after[[0, 2]], first[[0, 2]])
+    with torch.autocast("cpu", torch.bfloat16), hopfy.use_backend("reference"):
+        assert torch.allclose(network.update(query), first, atol=1e-6)
+    assert network.update(query.clone().requires_grad_()).requires_grad
+    network.memories.mul_(0.5)
+    expected = HopfieldNetwork(0.5 * patterns, "sparsemax", 2.0).update(query)
+    assert torch.equal(network.update(query), expected)
+    network.memories.requires_grad_()
+    assert network.update(query).requires_grad

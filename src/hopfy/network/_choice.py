@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from hopfy.network._indexed_step import IndexedStep
@@ -18,6 +20,9 @@ _MANY_MEMORIES = 4096
 _MANY_WEIGHTS = 1 << 26
 
 
+_Quick = tuple[int, Callable[[Tensor], Tensor | None]]
+
+
 class StepperChoice:
     """An index where nothing is recorded for gradients, else products that autograd can follow.
 
@@ -26,12 +31,16 @@ class StepperChoice:
     that are being trained get a new index, without a plan, at every call: nothing can be stale.
     """
 
-    def __init__(self, memories: Tensor, omega: Omega, state: State) -> None:
+    def __init__(
+        self, memories: Tensor, omega: Omega, state: State, beta: float | Tensor | None = None
+    ) -> None:
+        self._beta = beta
         self._memories = memories
         self._state = state
         self._omega = omega
         self._queries_seen = 0
         self._kept: tuple[int, IndexedStep] | None = None
+        self._quick: _Quick | None = None
         self._is_softmax = omega.is_softmax
         self._indexable = (
             memories.ndim == 2
@@ -52,7 +61,29 @@ class StepperChoice:
         return choice
 
     def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_kept": None, "_queries_seen": 0}  # made again when needed
+        return vars(self) | {"_kept": None, "_quick": None, "_queries_seen": 0}  # made when needed
+
+    def quick(self, queries: Tensor) -> Tensor | None:
+        """The update of a few queries by a few memories in as few calls as possible.
+
+        None where the stepper has to be asked: the first time, and for whatever needs gradients, an
+        error message or a proof.
+        """
+        if self._quick is None:
+            return None
+        (version, update), memories = self._quick, self._memories
+        if memories.requires_grad or memories._version != version:
+            return None
+        return update(queries)
+
+    def _made_quick(self, version: int, step: IndexedStep) -> _Quick | None:
+        memories, beta = self._memories, self._beta
+        if not isinstance(beta, int | float) or memories.shape[0] >= _MANY_MEMORIES:
+            return None
+        if not self._state.is_identity or self._is_softmax or memories.is_inference():
+            return None
+        update = step.fixed_update(float(beta))
+        return None if update is None else (version, update)
 
     def __call__(self, queries: int, recorded: bool) -> Stepper:
         """The stepper for so many queries; ``recorded``: autograd follows its products."""
@@ -65,6 +96,7 @@ class StepperChoice:
         if self._kept is None or self._kept[0] != version:
             self._queries_seen = 0
             self._kept = (version, self._indexed(0))
+            self._quick = self._made_quick(version, self._kept[1])
         self._plan(queries, version)
         return self._kept[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,10 @@ class IndexedStep:
         return proves_with_index(self._index, members, self._omega, beta)
 
     # ------------------------------------------------------------------ with proofs
+
+    def fixed_update(self, beta: float) -> Callable[[Tensor], Tensor | None] | None:
+        """`update` for few memories at one beta, with fewer calls; see `ExactIndex.fixed_update`."""
+        return None if self._prepared is None else self._index.fixed_update(self._prepared, beta)
 
     def update(self, queries: Tensor, beta: float | Tensor) -> Tensor:
         """The next states, with fixed points among the queries kept."""

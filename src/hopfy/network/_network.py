@@ -82,7 +82,7 @@ class HopfieldNetwork:
         self._beta = beta
         self._values = None if values is None else checked_values(values, self._memories)
         self._state = checked_state(state, self._omega)
-        self._choice = StepperChoice(self._memories, self._omega, self._state)
+        self._choice = StepperChoice(self._memories, self._omega, self._state, beta)
 
     @classmethod
     def over(
@@ -198,7 +198,6 @@ class HopfieldNetwork:
         r""":math:`\hat y_\Omega(\beta X q)`, shape (..., M, N)."""
         return self.omega(self.scores(queries))
 
-    @leaves_autocast
     def update(self, queries: Tensor) -> Tensor:
         """One step of the dynamics (Eq. 9), shape of the queries.
 
@@ -206,11 +205,17 @@ class HopfieldNetwork:
         >>> hopfy.HopfieldNetwork(torch.eye(2)).update(torch.tensor([0.75, 0.25]))
         tensor([0.7500, 0.2500])
         """
+        quick = self._choice.quick(queries)
+        return self._update(queries) if quick is None else quick
+
+    @leaves_autocast
+    def _update(self, queries: Tensor) -> Tensor:
         queries, beta = self._prepared(queries)
         recorded, flat = self._differentiable(queries), _flat(queries)
         stepper = self._choice(flat.shape[0], recorded)
         if isinstance(stepper, IndexedStep) and self.state.is_identity:
-            states = stepper.update(flat.detach(), _beside(beta))
+            own = flat.detach() if flat.requires_grad else flat
+            states = stepper.update(own, _beside(beta))
             return states if flat is queries else states.reshape(queries.shape)
         with torch.set_grad_enabled(recorded):
             rules = self._rules(stepper, queries, beta, 1, None, False)

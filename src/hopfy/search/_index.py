@@ -24,7 +24,7 @@ from hopfy.search._searches import (
     separations,
     verdicts,
 )
-from hopfy.search._short import quick_step, short_of, short_singles
+from hopfy.search._short import FixedUpdate, quick_step, short_of, short_singles
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import ProvenLeads, State
 from hopfy.search._updates import Metric, numbered, parts, step, weights
@@ -275,6 +275,17 @@ class ExactIndex:
         if short is None or state.numbers is not None:
             return None
         return quick_step(short, queries, prepared, beta)
+
+    def fixed_update(self, prepared: PreparedMap, beta: float) -> FixedUpdate | None:
+        """Updates of few queries at one beta, for few memories, which must not be added to meanwhile.
+
+        None where there are too many memories, or where some were removed.
+        """
+        state = self._state
+        short = short_of(state, 1)
+        if short is None or state.alive is not None or state.numbers is not None:
+            return None
+        return FixedUpdate(short, state.memories.dtype, prepared, beta)
 
     @torch.no_grad()
     def weights(

@@ -6,6 +6,7 @@ Scores, weights and mixtures have the bits of the long way, see `hopfy.search._f
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +15,14 @@ from torch import Tensor
 
 from hopfy._kernels import select
 from hopfy._kernels.select import ALL_ALIVE, Array, Found, Measure, Quick
+from hopfy._runtime.compilation import compiled
 from hopfy.search._bounds import rounding
 from hopfy.search._candidates import by_width
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._problem import TIES
 from hopfy.search._state import State
 
-__all__ = ["Short", "quick_step", "short_of", "short_singles", "short_verdicts"]
+__all__ = ["FixedUpdate", "Short", "quick_step", "short_of", "short_singles", "short_verdicts"]
 
 _FEW = 1 << 20
 """Multiplications up to which scoring everything exactly is the quickest."""
@@ -41,7 +43,7 @@ def short_of(state: State, queries: int) -> Short | None:
     short: Short | None = state.derived.get("short")
     if short is None:
         short = state.derived["short"] = _made(state)
-    return short if 0 < queries <= short.most and state.is_compiled else None
+    return short if 0 < queries <= short.most and compiled("select.short") is not None else None
 
 
 def _made(state: State) -> Short:
@@ -61,11 +63,11 @@ def quick_step(
     ``beta`` is a number or (M,) float64. None where the long way has to be taken: weights anywhere,
     or queries that are not finite.
     """
-    scales = _scales(beta)
     reach = _reach(short, prepared, beta)
     if reach is None:
         return None
-    own = queries.detach().contiguous().numpy()
+    scales = beta.numpy() if isinstance(beta, Tensor) else _one(beta)
+    own = _as_array(queries)
     if prepared.equation is not None:
         lone = prepared.lead is not None
         found = select.threshold_step(
@@ -74,6 +76,35 @@ def quick_step(
         if found is not None:
             return found
     return _mapped_step(short.rows, short.alive, own, reach, scales, prepared)
+
+
+class FixedUpdate:
+    """`quick_step` for one map and one beta, with all that does not depend on the queries made once."""
+
+    def __init__(
+        self, short: Short, dtype: torch.dtype, prepared: PreparedMap, beta: float
+    ) -> None:
+        self._short, self._dtype, self._equation = short, dtype, prepared.equation
+        self._reach, self._scale = _reach(short, prepared, beta), _one(beta)
+        self._lone = prepared.lead is not None
+
+    def __call__(self, queries: Tensor) -> Tensor | None:
+        """The next states; None where another way has to be taken: for queries that are not plain
+        (M, D) tensors on the CPU, too many or not finite, and where a query may be a fixed point.
+        """
+        if type(queries) is not Tensor or queries.dtype is not self._dtype or queries.requires_grad:
+            return None
+        short, reach, equation = self._short, self._reach, self._equation
+        if reach is None or equation is None or not queries.is_cpu:
+            return None
+        own = queries.numpy()
+        fits = own.ndim == 2 and own.shape[1] == short.rows.shape[1] and own.flags.c_contiguous
+        if not fits or not 0 < own.shape[0] <= short.most or compiled("select.short") is None:
+            return None
+        found = select.threshold_step(
+            short.rows, short.alive, own, reach, self._scale, TIES, equation, self._lone
+        )
+        return None if found is None or found.doubtful else torch.from_numpy(found.states)
 
 
 def _mapped_step(
@@ -107,7 +138,7 @@ def short_singles(
     reach = _reach(short, prepared, beta)
     if prepared.lead is None or reach is None:
         return None
-    own = queries.detach().contiguous().numpy()
+    own = _as_array(queries)
     return select.lone_candidates(short.rows, short.alive, own, measure, reach, TIES)
 
 
@@ -126,8 +157,15 @@ def _reach(short: Short, prepared: PreparedMap, beta: float | Tensor) -> Array |
         far: Array = reach.distance / beta.numpy()
         return far if (far < np.inf).all() else None
     distance = reach.distance / beta
-    return np.array([distance]) if distance < math.inf else None
+    return _one(distance) if distance < math.inf else None
 
 
-def _scales(beta: float | Tensor) -> Array:
-    return beta.numpy() if isinstance(beta, Tensor) else np.array([beta])
+def _as_array(queries: Tensor) -> Array:
+    array: Array = (queries.detach() if queries.requires_grad else queries).contiguous().numpy()
+    return array
+
+
+@lru_cache(maxsize=256)
+def _one(number: float) -> Array:
+    """(1,) that nobody changes."""
+    return np.array([number], np.float64)

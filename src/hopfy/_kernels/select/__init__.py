@@ -200,14 +200,18 @@ def threshold_step(
     """
     count = queries.shape[0]
     room = count * min(rows.shape[0], _MOST_CANDIDATES)
-    out = _Rows(np.empty(count + 1, np.int64), np.empty(room, np.int64), np.empty(room))
+    offsets, indices, values = (
+        np.empty(count + 1, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room),
+    )
     states: Array = np.empty((count, rows.shape[1]), rows.dtype)
     end, singles, doubtful = _short_loops().threshold_step(
-        rows, alive, queries, reach, beta, nudge, equation, lone, out, states
+        rows, alive, queries, reach, beta, nudge, equation, lone, offsets, indices, values, states
     )
     if end < 0:
         return None
-    return Quick(states, out.offsets, out.indices[:end], out.values[:end], singles, doubtful)
+    return Quick(states, offsets, indices[:end], values[:end], singles, doubtful)
 
 
 def equation_of(kind: str, parameter: float) -> Array | None:

@@ -94,7 +94,9 @@ def lone_candidates(rows, alive, queries, measure, reach, nudge, out):
 
 
 @jit
-def threshold_step(rows, alive, queries, reach, beta, nudge, equation, lone, out, states):
+def threshold_step(
+    rows, alive, queries, reach, beta, nudge, equation, lone, offsets, indices, values, states
+):
     """A whole update for a map of `hopfy._kernels.threshold.cpu.short_rows`.
 
     ``lone``: whether a candidate that is alone gets weight 1 without asking the map. Returns how
@@ -106,7 +108,7 @@ def threshold_step(rows, alive, queries, reach, beta, nudge, equation, lone, out
     padded, weights = np.empty(SHORT), np.empty(SHORT)
     total = np.empty(rows.shape[1], np.float64)
     end, singles, doubtful = 0, True, False
-    out.offsets[0] = 0
+    offsets[0] = 0
     for row in range(queries.shape[0]):
         far = reach[row if reach.shape[0] > 1 else 0]
         count = _candidates_of(
@@ -115,11 +117,11 @@ def threshold_step(rows, alive, queries, reach, beta, nudge, equation, lone, out
         if count == 0 or count > SHORT:
             return -1, False, False
         if count == 1 and lone:
-            out.indices[end], out.values[end] = picked[0, 0], 1.0
+            indices[end], values[end] = picked[0, 0], 1.0
             for d in range(rows.shape[1]):
                 states[row, d] = rows[picked[0, 0], d]
             end += 1
-            out.offsets[row + 1] = end
+            offsets[row + 1] = end
             continue
         width = 1 if count == 1 else _NARROWEST
         while width < count:
@@ -131,12 +133,12 @@ def threshold_step(rows, alive, queries, reach, beta, nudge, equation, lone, out
         begin = end
         for c in range(count):
             if shares[0, c] > 0.0:
-                out.indices[end], out.values[end] = picked[0, c], shares[0, c]
+                indices[end], values[end] = picked[0, c], shares[0, c]
                 end += 1
-        out.offsets[row + 1] = end
-        mix_row(row, begin, end, out.indices, out.values, rows, total, states)
+        offsets[row + 1] = end
+        mix_row(row, begin, end, indices, values, rows, total, states)
         singles = False
-        doubtful |= _may_be_fixed(rows, queries[row], out.indices, out.values, begin, end, total)
+        doubtful |= _may_be_fixed(rows, queries[row], indices, values, begin, end, total)
     return end, singles, doubtful
 
 
