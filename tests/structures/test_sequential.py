@@ -351,7 +351,9 @@ def test_second_derivatives_and_forward_mode_in_scores_and_transition(scale: flo
         assert torch.autograd.gradcheck(run, (scores, edges), check_forward_ad=True)
 
 
-@pytest.mark.parametrize("layout", ["plain", "transposed", "one row", "expanded edges"])
+@pytest.mark.parametrize(
+    "layout", ["plain", "transposed", "one row", "expanded edges", "shared edges", "batch"]
+)
 def test_operators_keep_their_promises(layout: str) -> None:
     """Schemas, strides of the fake kernels, autograd and dynamic shapes, as torch checks them."""
     rows = 1 if layout == "one row" else 4
@@ -363,7 +365,13 @@ def test_operators_keep_their_promises(layout: str) -> None:
     edges = torch.rand(rows, 5, dtype=torch.float64) + 0.1
     if layout == "expanded edges":
         edges = edges[:1].expand(rows, 5)
-    inputs = unary.requires_grad_(), edges.requires_grad_(), torch.full((rows,), 2)
+    if layout == "shared edges":
+        edges = edges[0]
+    budgets = torch.full((rows, 1), 2)
+    if layout == "batch":
+        unary, tangent = torch.randn(2, 3, rows, 6, dtype=torch.float64)
+        budgets = torch.tensor(2.0)
+    inputs = unary.requires_grad_(), edges.requires_grad_(), budgets
     tangent.requires_grad_()
     edge_tangent = torch.rand(edges.shape, dtype=torch.float64).requires_grad_()
     operators = torch.ops.hopfy
@@ -449,6 +457,69 @@ def test_vmap_equals_the_batch() -> None:
     leaf = scores.clone().requires_grad_()
     F.sequential_ksubsets(leaf, 3, 0.5)[:, 0, 0].sum().backward()
     torch.testing.assert_close(gradients(scores), leaf.grad)
+
+
+VMAPS = {
+    "both": ((0, 0), (4, 3, 8), (4, 7)),
+    "other axes": ((1, 1), (3, 4, 8), (7, 4)),
+    "scores": ((0, None), (4, 3, 8), (3, 7)),
+    "scores, a number": ((0, None), (4, 3, 8), ()),
+    "edges": ((None, 0), (3, 8), (4, 7)),
+    "edges of every row": ((None, 0), (3, 8), (4, 3, 7)),
+    "one row": ((0, 0), (4, 8), (4, 1)),
+}
+
+
+@pytest.mark.parametrize("case", VMAPS)
+def test_transforms_agree_with_autograd(case: str) -> None:
+    """Values, vmap around grad, grad around vmap, Jacobians both ways and the Hessian."""
+    in_dims, *shapes = VMAPS[case]
+    scores, edges = (torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes)
+
+    def run(s: Tensor, e: Tensor) -> Tensor:
+        return F.sequential_ksubsets(s, 3, e)
+
+    def loss(s: Tensor, e: Tensor) -> Tensor:
+        return run(s, e).square().sum()
+
+    def one(i: int) -> tuple[Tensor, Tensor]:
+        inputs = zip((scores, edges), in_dims, strict=True)
+        return tuple(part if dim is None else part.select(dim, i) for part, dim in inputs)
+
+    vmap, func = torch.func.vmap, torch.func
+    looped = torch.stack([run(*one(i)) for i in range(4)])
+    torch.testing.assert_close(vmap(run, in_dims)(scores, edges), looped)
+    within = vmap(func.grad(loss, argnums=(0, 1)), in_dims)(scores, edges)
+    alone = [torch.autograd.grad(loss(*own), own) for own in map(one, range(4))]
+    torch.testing.assert_close(within, tuple(map(torch.stack, zip(*alone, strict=True))))
+    around = func.grad(lambda s, e: vmap(loss, in_dims)(s, e).sum(), argnums=(0, 1))(scores, edges)
+    whole = torch.autograd.grad(looped.square().sum(), (scores, edges))
+    torch.testing.assert_close(around, whole)
+    forward = func.jacfwd(run, argnums=(0, 1))(*one(1))
+    torch.testing.assert_close(forward, func.jacrev(run, argnums=(0, 1))(*one(1)))
+    torch.testing.assert_close(forward, torch.autograd.functional.jacobian(run, one(1)))
+    second = torch.autograd.functional.hessian(loss, one(1))
+    torch.testing.assert_close(func.hessian(loss, argnums=(0, 1))(*one(1)), second)
+
+
+def test_the_scores_may_change_after_the_call() -> None:
+    """As for every other map: nothing that the backward pass needs is the caller's memory."""
+    leaf, edges = torch.randn(3, 8, requires_grad=True), torch.rand(7, requires_grad=True)
+    expected = torch.autograd.grad(F.sequential_ksubsets(leaf * 1, 3, edges)[:, 0].sum(), leaf)
+    scores = leaf * 1
+    y = F.sequential_ksubsets(scores, 3, edges)
+    scores.zero_()
+    torch.testing.assert_close(torch.autograd.grad(y[:, 0].sum(), leaf), expected)
+
+
+def test_tensors_beside_any_dimension() -> None:
+    """k as in every other map; a transition refers to the scores with the dimension moved last."""
+    scores = torch.randn(8, 3, 2, dtype=torch.float64)
+    k, edges = torch.tensor([[1, 2], [3, 4], [0, 8]]), torch.randn(3, 2, 7, dtype=torch.float64)
+    moved = F.sequential_ksubsets(scores.movedim(0, -1), k, edges).movedim(-1, 0)
+    for budgets in (k, k[None]):
+        found = F.sequential_ksubsets(scores, budgets, edges, dim=0)
+        torch.testing.assert_close(found, moved)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -2])

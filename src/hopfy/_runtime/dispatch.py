@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 __all__ = [
     "forward_mode_is_active",
     "has_plain_memory",
+    "has_values",
     "is_compiling",
     "is_tracing",
     "records_gradients",
@@ -64,10 +67,10 @@ def values_can_be_read(tensor: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and not is_tracing()
-        and not _is_fake(tensor)
+        and has_values(tensor)
     )
 
 
-def _is_fake(tensor: Tensor) -> bool:
-    """Whether the tensor has a shape but no values (`torch._subclasses.FakeTensor`)."""
-    return type(tensor) is not Tensor and hasattr(tensor, "fake_mode")
+def has_values(tensor: Tensor) -> bool:
+    """Whether the tensor is more than a shape: a compiler's tracer passes tensors without values."""
+    return type(tensor) is Tensor or not isinstance(tensor, FakeTensor | FunctionalTensor)

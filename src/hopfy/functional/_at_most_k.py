@@ -6,12 +6,12 @@ from torch import Tensor
 
 from hopfy._checks import SUBSET_SIZE, as_parameter
 from hopfy._kernels import at_most_k as kernel
-from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._symmetric_map import symmetric_map
 
 __all__ = ["at_most_k"]
 
-_apply = row_map("at_most_k", kernel.solve, kernel.vjp, kernel.slope)
+_apply = symmetric_map("at_most_k", kernel.solve, kernel.vjp, kernel.slope)
 
 
 def at_most_k(

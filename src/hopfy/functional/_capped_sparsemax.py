@@ -7,14 +7,14 @@ from torch import Tensor
 
 from hopfy._checks import Rule, check_parameter, constant, values_can_be_read
 from hopfy._kernels import capped as kernel
-from hopfy.functional._row_map import ByParameter, row_map
 from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._symmetric_map import ByParameter, symmetric_map
 
 __all__ = ["UPPER", "capped_sparsemax"]
 
 UPPER = Rule("upper", ">= 0", lambda u: u >= 0)
 _by_upper = ByParameter(kernel.upper_vjp, kernel.upper_jvp)
-_apply = row_map("capped_sparsemax", kernel.solve, kernel.vjp, _by_upper)
+_apply = symmetric_map("capped_sparsemax", kernel.solve, kernel.vjp, _by_upper)
 
 
 def capped_sparsemax(

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from hopfy._checks import ENTMAX_ALPHA, as_parameter, constant
 from hopfy._kernels import entmax as kernel
-from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._symmetric_map import symmetric_map
 
 __all__ = ["entmax", "sparsemax"]
 
-_apply = row_map("entmax", kernel.solve, kernel.vjp, kernel.slope)
+_apply = symmetric_map("entmax", kernel.solve, kernel.vjp, kernel.slope)
 
 
 def entmax(

@@ -10,12 +10,12 @@ from torch import Tensor
 from hopfy._checks import Rule, as_parameter
 from hopfy._kernels import total_variation as kernel
 from hopfy.functional._entmax import sparsemax
-from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._symmetric_map import symmetric_map
 
 __all__ = ["fusedmax"]
 
-_smooth = row_map("total_variation", kernel.solve, kernel.vjp, kernel.slope)
+_smooth = symmetric_map("total_variation", kernel.solve, kernel.vjp, kernel.slope)
 _STRENGTH = Rule("strength", ">= 0 and finite", lambda s: (s >= 0) & (s < math.inf))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from hopfy._kernels import ksubsets as kernel
-from hopfy.functional._row_map import row_map
 from hopfy.functional._rows import along_rows, budget_of_rows, checked
+from hopfy.functional._symmetric_map import symmetric_map
 
 __all__ = ["ksubsets"]
 
-_apply = row_map("ksubsets", kernel.solve, kernel.vjp, kernel.slope)
+_apply = symmetric_map("ksubsets", kernel.solve, kernel.vjp, kernel.slope)
 
 
 def ksubsets(

@@ -1,14 +1,13 @@
-"""From a row solver to a differentiable function: autograd, vmap, forward mode, torch.compile.
+"""From a solver of rows to a differentiable function: autograd, vmap, forward mode, torch.compile.
 
-A row map has one tensor of scores (..., N), one parameter (0-d, beside the rows (..., 1), or one for
-each entry (..., N)), a ``solve`` and a ``vjp`` whose Jacobian is symmetric: it is the Hessian of a
-conjugate function.
+Its first input has rows (..., N). The leading dimensions of further inputs broadcast to those of the
+first, and every output has the leading dimensions of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,172 +15,186 @@ from torch import Tensor
 from hopfy._runtime.backends import chosen_backend, use_backend
 from hopfy._runtime.dispatch import (
     forward_mode_is_active,
+    has_values,
     is_compiling,
     is_tracing,
     records_gradients,
     transforms_are_active,
 )
 
-__all__ = ["ByParameter", "row_map"]
+__all__ = ["RowMap", "differentiable"]
 
-Solve = Callable[[Tensor, Tensor], Tensor]
-Vjp = Callable[[Tensor, Tensor, Tensor], Tensor]
-Slope = Callable[[Tensor, Tensor], Tensor]
+Tensors = tuple[Tensor, ...]
+Gradients = tuple[Tensor | None, ...]
+Needed = Sequence[bool]  # one for each input: whether its gradient may be asked for
 
 
-class ByParameter(NamedTuple):
-    """The derivative of the weights by the parameter, both ways.
+class RowMap(NamedTuple):
+    """A function of rows and its derivatives, which are differentiable functions themselves.
+
+    A memo is what a solution knows beyond its outputs. An eager call keeps it for its derivatives. In
+    operators and transforms, which hold tensors only, it is None, and the derivatives solve again.
 
     Attributes:
-        vjp: ``(weights, parameter, cotangent) ->`` gradient, of a shape that sums to the parameter's.
-        jvp: ``(weights, parameter, tangent) ->`` change of the weights.
+        name: of the operator ``hopfy::name``.
+        schema: the operator's inputs, rows first, and outputs.
+        solve: ``(inputs, memo, needed) -> (outputs, memo)``.
+        keep: ``(inputs, outputs, memo) ->`` the tensors that the derivatives need.
+        vjp: ``(kept, cotangents, needed, memo) ->`` a gradient for each input, or None. It may have
+            dimensions along which the input was broadcast.
+        jvp: ``(kept, tangents) ->`` the changes of the outputs.
+        blank: ``(*inputs) ->`` tensors with the shapes and dtypes of the outputs.
     """
 
-    vjp: Vjp
-    jvp: Vjp
+    name: str
+    schema: str
+    solve: Callable[[Tensors, Any, Needed], tuple[Tensors, Any]]
+    keep: Callable[[Tensors, Tensors, Any], Tensors]
+    vjp: Callable[[Tensors, Tensors, Needed, Any], Gradients]
+    jvp: Callable[[Tensors, Gradients], Tensors]
+    blank: Callable[..., Tensors]
 
-    @classmethod
-    def along(cls, slope: Slope) -> ByParameter:
-        """For a parameter beside the rows: ``slope`` (..., N) is the derivative by it."""
-
-        def vjp(weights: Tensor, parameter: Tensor, cotangent: Tensor) -> Tensor:
-            inner = torch.where(weights > 0, cotangent, 0.0)  # what is not selected has no slope
-            return (slope(weights, parameter) * inner).sum(-1, keepdim=True)
-
-        def jvp(weights: Tensor, parameter: Tensor, tangent: Tensor) -> Tensor:
-            return slope(weights, parameter) * tangent
-
-        return cls(vjp, jvp)
+    def plainly(self, *inputs: Tensor) -> Any:
+        """The outputs, where neither a memo nor a gradient is wanted."""
+        plain = tuple(part.detach() for part in inputs)
+        return _unpacked(self.solve(plain, None, (False,) * len(inputs))[0])
 
 
-def row_map(name: str, solve: Solve, vjp: Vjp, slope: Slope | ByParameter) -> Solve:
-    """Return ``(scores, parameter) -> weights``, differentiable any number of times in both.
+def differentiable(row_map: RowMap) -> Callable[..., Any]:
+    """Return ``(*inputs, memo=None) -> outputs``, differentiable any number of times.
 
-    Three entry points share these functions: an `autograd.Function` for ordinary eager use, one with
+    Three entry points share the row map: an `autograd.Function` for ordinary eager use, one with
     ``setup_context``, a vmap rule and a forward mode for `torch.func`, and the custom operator
     ``hopfy::name`` that `torch.compile` and `torch.export` keep whole in their graphs.
-
-    Args:
-        name: of the operator.
-        solve: ``(scores, parameter) -> weights``.
-        vjp: ``(weights, parameter, cotangent) -> gradient`` with respect to the scores.
-        slope: ``(weights, parameter) ->`` derivative of the weights by a parameter beside the rows,
-            or `ByParameter` for one of another kind.
     """
-    by_parameter = slope if isinstance(slope, ByParameter) else ByParameter.along(slope)
+    eager, transformable = _eager_function(row_map), _transformable_function(row_map)
+    operator = _operator(row_map)
 
-    def gradients(
-        weights: Tensor, parameter: Tensor, cotangent: Tensor, needed: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        gradient = vjp(weights, parameter, cotangent)
-        if not needed:
-            return gradient, None
-        along = by_parameter.vjp(weights, parameter, cotangent)
-        return gradient, along.sum_to_size(parameter.shape).to(parameter.dtype)
-
-    eager = _eager_function(name, solve, gradients)
-    transformable = _transformable_function(name, solve, vjp, by_parameter, gradients)
-    operator = _operator(name, solve, gradients)
-
-    def apply(scores: Tensor, parameter: Tensor) -> Tensor:
-        if is_compiling() and not torch.onnx.is_in_onnx_export():
-            weights = operator(scores, parameter)
-        elif transforms_are_active() or forward_mode_is_active():
-            weights = transformable.apply(scores, parameter)
-        elif records_gradients(scores, parameter) and not is_tracing():
-            weights = eager.apply(scores, parameter)
-        else:
-            weights = solve(scores, parameter)
-        return cast(Tensor, weights)
+    def apply(*inputs: Tensor, memo: Any = None) -> Any:
+        in_graph = is_compiling() or not has_values(inputs[0])
+        if in_graph and not torch.onnx.is_in_onnx_export():
+            return operator(*inputs)
+        if transforms_are_active() or forward_mode_is_active():
+            return transformable.apply(*inputs)
+        if records_gradients(*inputs) and not is_tracing():
+            return eager.apply(memo, *inputs)
+        return _unpacked(row_map.solve(inputs, memo, (False,) * len(inputs))[0])
 
     return apply
 
 
-Gradients = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
-
-
-def _eager_function(name: str, solve: Solve, gradients: Gradients) -> Any:
+def _eager_function(row_map: RowMap) -> Any:
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, scores: Tensor, parameter: Tensor) -> Tensor:
-            weights = solve(scores.detach(), parameter.detach())
-            ctx.save_for_backward(weights, parameter)
+        def forward(ctx: Any, memo: Any, *inputs: Tensor) -> Any:
+            plain = tuple(part.detach() for part in inputs)
+            outputs, ctx.memo = row_map.solve(plain, memo, ctx.needs_input_grad[1:])
+            ctx.save_for_backward(*row_map.keep(inputs, outputs, ctx.memo))
+            ctx.layouts = _layouts(inputs)
             ctx.backend = chosen_backend()  # the backward pass may run on another thread
-            return weights
+            return _unpacked(outputs)
 
         @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Any:
-            weights, parameter = ctx.saved_tensors
+        def backward(ctx: Any, *cotangents: Tensor) -> Any:
+            needed = ctx.needs_input_grad[1:]
             with use_backend(ctx.backend):
-                return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
+                found = row_map.vjp(ctx.saved_tensors, cotangents, needed, ctx.memo)
+                return None, *_summed(found, ctx.layouts)
 
-    Eager.__name__ = Eager.__qualname__ = name
+    Eager.__name__ = Eager.__qualname__ = row_map.name
     return Eager
 
 
-def _transformable_function(
-    name: str, solve: Solve, vjp: Vjp, by_parameter: ByParameter, gradients: Gradients
-) -> Any:
+def _transformable_function(row_map: RowMap) -> Any:
     class Transformable(torch.autograd.Function):
         @staticmethod
-        def forward(scores: Tensor, parameter: Tensor) -> Tensor:
-            return solve(scores.detach(), parameter.detach())
+        def forward(*inputs: Tensor) -> Any:
+            return row_map.plainly(*inputs)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-            ctx.save_for_backward(output, inputs[1])
-            ctx.save_for_forward(output, inputs[1])
+        def setup_context(ctx: Any, inputs: Tensors, output: Any) -> None:
+            kept = row_map.keep(inputs, _packed(output), None)
+            ctx.save_for_backward(*kept)
+            ctx.save_for_forward(*kept)
+            ctx.layouts = _layouts(inputs)
 
         @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Any:
-            weights, parameter = ctx.saved_tensors
-            return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
+        def backward(ctx: Any, *cotangents: Tensor) -> Any:
+            found = row_map.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad, None)
+            return _summed(found, ctx.layouts)
 
         @staticmethod
-        def jvp(ctx: Any, scores_t: Tensor | None, parameter_t: Tensor | None) -> Tensor:
-            weights, parameter = ctx.saved_tensors
-            tangent = torch.zeros_like(weights)
-            if scores_t is not None:
-                tangent = tangent + vjp(weights, parameter, scores_t)
-            if parameter_t is not None:
-                tangent = tangent + by_parameter.jvp(weights, parameter, parameter_t)
-            return tangent
+        def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+            return _unpacked(row_map.jvp(ctx.saved_tensors, tangents))
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, scores: Tensor, parameter: Tensor) -> Any:
-            scores_dim, parameter_dim = in_dims
-            if scores_dim is None:
-                scores = scores.expand(info.batch_size, *scores.shape)
-            else:
-                scores = scores.movedim(scores_dim, 0)
-            if parameter_dim is not None:
-                parameter = parameter.movedim(parameter_dim, 0)
-                between = (1,) * (scores.ndim - parameter.ndim)
-                parameter = parameter.reshape(info.batch_size, *between, *parameter.shape[1:])
-            return Transformable.apply(scores, parameter), 0  # type: ignore[no-untyped-call]
+        def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
+            found = Transformable.apply(*_with_batch_first(info.batch_size, in_dims, inputs))  # type: ignore[no-untyped-call]
+            return found, 0 if isinstance(found, Tensor) else (0,) * len(found)
 
-    Transformable.__name__ = Transformable.__qualname__ = f"{name}_transformable"
+    Transformable.__name__ = Transformable.__qualname__ = f"{row_map.name}_transformable"
     return Transformable
 
 
-def _operator(name: str, solve: Solve, gradients: Gradients) -> Any:
+def _with_batch_first(size: int, in_dims: Sequence[int | None], inputs: Tensors) -> Tensors:
+    """The mapped dimension as the first of the rows, and of what else has one."""
+    rows = inputs[0].expand(size, *inputs[0].shape)
+    if in_dims[0] is not None:
+        rows = inputs[0].movedim(in_dims[0], 0)
+    batched = [rows]
+    for part, dim in zip(inputs[1:], in_dims[1:], strict=True):
+        if dim is None:
+            batched.append(part)
+            continue
+        between = (1,) * (rows.ndim - part.ndim)
+        moved = part.movedim(dim, 0)
+        batched.append(moved.reshape(size, *between, *moved.shape[1:]))
+    return tuple(batched)
+
+
+def _operator(row_map: RowMap) -> Any:
+    def solve(*inputs: Tensor) -> Any:
+        return _unpacked(tuple(part.contiguous() for part in _packed(row_map.plainly(*inputs))))
+
     operator = torch.library.custom_op(
-        f"hopfy::{name}",
-        lambda scores, parameter: solve(scores.detach(), parameter.detach()).contiguous(),
-        mutates_args=(),
-        schema="(Tensor scores, Tensor parameter) -> Tensor",
+        f"hopfy::{row_map.name}", solve, mutates_args=(), schema=row_map.schema
     )
 
     @operator.register_fake
-    def _(scores: Tensor, parameter: Tensor) -> Tensor:
-        return torch.empty_like(scores, memory_format=torch.contiguous_format)
+    def _(*inputs: Tensor) -> Any:
+        return _unpacked(row_map.blank(*inputs))
 
-    def setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output, inputs[1])
+    def setup(ctx: Any, inputs: Tensors, output: Any) -> None:
+        ctx.save_for_backward(*row_map.keep(inputs, _packed(output), None))
+        ctx.layouts = _layouts(inputs)
 
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        weights, parameter = ctx.saved_tensors
-        return gradients(weights, parameter, cotangent, ctx.needs_input_grad[1])
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        found = row_map.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad, None)
+        return _summed(found, ctx.layouts)
 
     operator.register_autograd(backward, setup_context=setup)
     return operator
+
+
+def _layouts(inputs: Tensors) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(part.shape, part.dtype) for part in inputs]
+
+
+def _summed(
+    gradients: Gradients, layouts: Sequence[tuple[torch.Size, torch.dtype]]
+) -> tuple[Tensor | None, ...]:
+    """The gradients, summed along the dimensions in which an input was broadcast."""
+    return tuple(
+        None
+        if part is None
+        else (part if part.shape == shape else part.sum_to_size(shape)).to(dtype)
+        for part, (shape, dtype) in zip(gradients, layouts, strict=True)
+    )
+
+
+def _packed(outputs: Any) -> Tensors:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def _unpacked(outputs: Tensors) -> Any:
+    return outputs[0] if len(outputs) == 1 else outputs

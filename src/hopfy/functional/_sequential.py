@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from hopfy._checks import Rule, as_dim, as_parameter, as_scores, masked
-from hopfy.functional._sequential_autograd import solve_pairs
+from hopfy._checks import Rule, as_parameter
+from hopfy._runtime.dispatch import is_tracing
+from hopfy.functional._rows import along_rows, checked
+from hopfy.functional._sequential_map import weights_of_pairs
 
 __all__ = ["sequential_ksubsets"]
 
@@ -40,13 +40,14 @@ def sequential_ksubsets(
 
     Args:
         scores: any floating tensor; one row of N entries runs along ``dim``.
-        k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over rows.
+        k: a whole number from 0 to the number of unmasked entries; a tensor broadcasts over the rows
+            (``scores.shape`` without ``dim``, or with size 1 there).
         transition: what a pair of selected neighbors adds (a penalty if negative). A number; a
             tensor (N - 1,) with one score per pair; or tables (N - 1, 2, 2) with the score of every
             state of entries i and i + 1. Leading dimensions broadcast over the rows; size 1 instead
             of N - 1 repeats it for all pairs. What ends in (N - 1, 2, 2) is read as tables.
-        dim: the dimension of the sequence. A tensor ``k`` or ``transition`` refers to the scores with
-            it moved last.
+        dim: the dimension of the sequence. A tensor ``transition`` refers to the scores with it moved
+            last.
         mask: True where an entry may be selected; broadcasts to the scores. A pair that touches a
             masked entry adds nothing, so padding changes nothing. A fully masked row gives zeros.
 
@@ -63,67 +64,70 @@ def sequential_ksubsets(
     >>> F.sequential_ksubsets(scores, k=2, transition=2.0)
     tensor([0.4375, 0.4375, 0.5625, 0.5625, 0.0000])
     """
-    dim = as_dim(dim, as_scores(scores).ndim)
-    if dim != scores.ndim - 1:
-        rows = masked(scores, mask).movedim(dim, -1)
-        return sequential_ksubsets(rows, k, transition).movedim(-1, dim)
-    size = int(scores.shape[-1])
+    if is_tracing():
+        raise RuntimeError(
+            "expected plain torch operations to trace or to export to ONNX, got sequential k-subsets, "
+            "whose solver is compiled code; use torch.compile or torch.export instead."
+        )
+    dim = checked(scores, dim)
+    size = int(scores.shape[dim])
     rule = Rule(
         "k",
         f"to be a whole number from 0 to the row's size {size}",
         lambda k: (k >= 0) & (k <= size) & (k % 1 == 0),
     )
-    k_rows = as_parameter(k, scores, scores.ndim - 1, rule).detach()
-    scores = masked(scores, mask)
-    unary, edges = _pairwise(scores, transition)
-    if scores.numel() == 0:
-        return scores.clone()
-    batch = scores.shape[:-1]
-    budgets = k_rows.expand(*batch, 1).reshape(-1).long()
-    if scores.ndim == 2:  # a view more in the graph would cost as much as the backward pass
-        return solve_pairs(unary, edges, budgets).to(scores.dtype)
-    return (
-        solve_pairs(unary.reshape(-1, size), edges, budgets).reshape(scores.shape).to(scores.dtype)
-    )
+    _check_transition(transition)
+    budgets = as_parameter(k, scores, dim, rule).detach()
+
+    def apply(rows: Tensor) -> Tensor:
+        unary, edges = _pairwise(rows, transition)
+        return weights_of_pairs(unary, edges, budgets).to(rows.dtype)  # type: ignore[no-any-return]
+
+    return along_rows(scores, dim, mask, apply)
 
 
 def _pairwise(scores: Tensor, transition: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The scores, and edges (R, N - 1), or (1, N - 1) where all rows share them.
+    """The scores (..., N), and edges (..., N - 1) whose leading dimensions broadcast to theirs.
 
     Tables become edges: with :math:`t = T_{11} - T_{10} - T_{01} + T_{00}`, the rest of a table is
     linear in the two entries and joins their scores.
     """
-    rows, pairs = math.prod(scores.shape[:-1]), scores.shape[-1] - 1
-    if isinstance(transition, bool) or not isinstance(transition, int | float | Tensor):
-        raise TypeError(f"expected transition to be a number or a tensor, got {transition!r}.")
+    pairs = scores.shape[-1] - 1
     if not isinstance(transition, Tensor):
-        edges = torch.full((1, max(pairs, 0)), float(transition), dtype=torch.float64, device="cpu")
+        edges = torch.full((pairs,), float(transition), dtype=torch.float64, device="cpu")
         return scores, edges
-    if not transition.is_floating_point():
-        raise TypeError(f"expected transition of a floating dtype, got {transition.dtype}.")
-    edges = transition
-    if edges.ndim >= 3 and edges.shape[-2:] == (2, 2) and edges.shape[-3] in (1, pairs):
-        edges = _rows_of(edges.double(), scores, (pairs, 2, 2))
-        kept = scores != -torch.inf
-        counts = (kept[..., 1:] & kept[..., :-1]).reshape(rows, pairs, 1, 1)
-        edges = torch.where(counts, edges, 0.0).reshape(*scores.shape[:-1], pairs, 4)
-        none, second, first, both = edges.unbind(-1)
-        unary = scores.double() + torch.nn.functional.pad(first - none, (0, 1))
-        unary = unary + torch.nn.functional.pad(second - none, (1, 0))
-        return unary, (both - first - second + none).reshape(rows, pairs)
-    return scores, _rows_of(edges, scores, (pairs,))
+    if not _are_tables(transition, pairs):
+        return scores, _beside_pairs(transition, scores, (pairs,))
+    kept = scores != -torch.inf
+    counts = (kept[..., 1:] & kept[..., :-1])[..., None, None]
+    tables = _beside_pairs(transition.double(), scores, (pairs, 2, 2))
+    none, second, first, both = torch.where(counts, tables, 0.0).flatten(-2).unbind(-1)
+    unary = scores.double() + torch.nn.functional.pad(first - none, (0, 1))
+    unary = unary + torch.nn.functional.pad(second - none, (1, 0))
+    return unary, both - first - second + none
 
 
-def _rows_of(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tensor:
-    """Expand to (R, *tail), or to (1, *tail) where no dimension belongs to the rows."""
-    batch = scores.shape[:-1]
+def _are_tables(transition: Tensor, pairs: int) -> bool:
+    shape = transition.shape
+    return len(shape) >= 3 and shape[-2:] == (2, 2) and shape[-3] in (1, pairs)
+
+
+def _beside_pairs(transition: Tensor, scores: Tensor, tail: tuple[int, ...]) -> Tensor:
+    """The transition with one entry for each pair: (..., *tail)."""
+    lead = transition.shape[: max(transition.ndim - len(tail), 0)]
     try:
-        if transition.ndim <= len(tail):
-            return transition.expand(1, *tail)
-        return transition.expand(*batch, *tail).reshape(math.prod(batch), *tail)
+        transition.expand(*scores.shape[:-1], *tail)  # possible, or an error; the map does it
+        return transition.expand(*lead, *tail)
     except RuntimeError:
         raise ValueError(
             "expected transition to be a number, one score per pair (..., N - 1) or tables "
             f"(..., N - 1, 2, 2) for scores of shape {tuple(scores.shape)}, "
             f"got shape {tuple(transition.shape)}."
         ) from None
+
+
+def _check_transition(transition: object) -> None:
+    if isinstance(transition, bool) or not isinstance(transition, int | float | Tensor):
+        raise TypeError(f"expected transition to be a number or a tensor, got {transition!r}.")
+    if isinstance(transition, Tensor) and not transition.is_floating_point():
+        raise TypeError(f"expected transition of a floating dtype, got {transition.dtype}.")
