@@ -73,22 +73,26 @@ def _run(
     buffer = torch.empty(queries * min(step, count), dtype=left.vectors.dtype, device="cpu")
     slack = _grouped(left.slack, group)
     fine_queries = left.fine.numpy()
+    transposed = select.by_memory(queries)
+    vectors = left.vectors.mT.contiguous() if transposed else left.vectors
     for number, first in enumerate(range(0, count, step)):
         stop = min(first + step, count)
-        upper = buffer[: queries * (stop - first)].view(queries, stop - first)
-        _product(left.vectors, bounds.right(first, stop), upper)
+        part, right = buffer[: queries * (stop - first)], bounds.right(first, stop)
+        if transposed:
+            upper = _product(right, vectors, part.view(-1, queries))
+        else:
+            upper = _product(vectors, right.mT, part.view(queries, -1))
         block = Block(upper.numpy(), slack[number], first, stop == count)
         fine = Fine(fine_queries, bounds.fine[first:stop].numpy())
         select.solve(block, fine, rows.search(problem, first, stop, budget), found)
 
 
-def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """``left @ right.mT`` with the rounding errors that the slack counts on."""
+def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """``left @ right`` with the rounding errors that the slack counts on."""
     with outside_autocast(left):
         if full_precision(left):
-            torch.mm(left, right.mT, out=out)
-        else:
-            out.copy_(left.double() @ right.double().mT)
+            return torch.mm(left, right, out=out)
+        return out.copy_(left.double() @ right.double())
 
 
 def _grouped(slack: Tensor, group: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -15,7 +15,16 @@ import numpy as np
 
 from hopfy._runtime.compilation import jit
 
-__all__ = ["collect", "dot", "fingerprint", "gather", "mix", "mix_row", "score_block"]
+__all__ = [
+    "collect",
+    "collect_by_memory",
+    "dot",
+    "fingerprint",
+    "gather",
+    "mix",
+    "mix_row",
+    "score_block",
+]
 
 _CHUNK = 64
 _SEEDS = 64  # above this rank, looking for seeds costs more than it saves
@@ -113,9 +122,9 @@ def _keep_above(floor, indices, scores, count):
 
 
 @jit
-def _set_below(box, value):
+def _set_below(limits, slot, value):
     """Store a threshold in the bounds' own dtype, never rounded up."""
-    box[0] = value - 1.2e-7 * abs(value) - 1e-37
+    limits[slot] = value - 1.2e-7 * abs(value) - 1e-37
 
 
 @jit(inline="always")
@@ -180,65 +189,131 @@ def _second_bound(bound, query, memory):
 def collect(start, stop, block, fine, search, found):
     """Take a block of upper bounds into account; see `hopfy._kernels.select` for the fields."""
     width = block.upper.shape[1]
-    box = np.empty(1, block.upper.dtype)
+    limit = np.empty(1, block.upper.dtype)
     heap = np.empty(found.best.shape[1], np.float64)
     for row in range(start, stop):
         if found.status[row] != _COMPLETE:
             continue
         line = block.upper[row]
-        if block.first == 0 and heap.shape[0] <= _SEEDS:
-            lowest = _seed(row, line, search, heap)
-            floor = _floor(lowest, search.reach[row], _TIES)
-            found.floor[row] = max(found.floor[row], floor)
-        _set_below(box, found.floor[row] - block.slack[row])
-        begin = _next_above(line, search.bias, 0, box[0])
+        _begin(row, line, limit, 0, heap, block, search, found)
+        begin = _next_above(line, search.bias, 0, limit[0])
         while begin < width and found.status[row] == _COMPLETE:
             end = min(begin + _CHUNK, width)
-            _examine(row, begin, end, box, block, fine, search, found)
-            begin = _next_above(line, search.bias, end, box[0])
-        if block.last and found.status[row] == _COMPLETE:
-            floor = _edge(found.best[row, 0], search.reach[row], search.nudge)
-            found.counts[row] = _keep_above(
-                floor, found.indices[row], found.scores[row], found.counts[row]
-            )
+            for c in range(begin, end):
+                bound = _bound(line, search.bias, c)
+                if bound > limit[0]:
+                    _examine(row, c, bound, limit, 0, block, fine, search, found)
+            begin = _next_above(line, search.bias, end, limit[0])
+        if block.last:
+            _finish(row, search, found)
 
 
 @jit
-def _examine(row, begin, end, box, block, fine, search, found):
-    """Score what passes the bounds in one chunk, and raise the floor where a score is good."""
-    refined = fine.fine_memories.shape[1] > 0
-    line, best = block.upper[row], found.best[row]
-    indices, scores = found.indices[row], found.scores[row]
-    floor, count, work = found.floor[row], found.counts[row], found.work[row]
-    for c in range(begin, end):
-        bound = _bound(line, search.bias, c)
-        if not bound > box[0] or (search.alive.shape[0] > 0 and not search.alive[c]):
-            continue
-        if refined:
-            work += 1
-            bound = _second_bound(bound, fine.fine_queries[row], fine.fine_memories[c])
-            if not bound > box[0]:
-                continue
-        work += _EXACT
-        score = _score(search.rows, c, search.queries, row, search.known, search.measure)
-        if not score > floor:
-            continue
+def collect_by_memory(start, stop, block, fine, search, found):
+    """`collect` for transposed bounds ``block.upper[c, row]``; rows are counted in groups of 64."""
+    width, rows = block.upper.shape
+    limits = np.empty(_CHUNK, block.upper.dtype)
+    line = np.empty(min(width, _SEED_FROM), block.upper.dtype)
+    heap = np.empty(found.best.shape[1], np.float64)
+    for group in range(start, stop):
+        first, last = group * _CHUNK, min((group + 1) * _CHUNK, rows)
+        for row in range(first, last):
+            limits[row - first] = np.inf
+            if found.status[row] == _COMPLETE:
+                for c in range(line.shape[0]):
+                    line[c] = block.upper[c, row]
+                _begin(row, line, limits, row - first, heap, block, search, found)
+        c = _next_memory(block.upper, search.bias, 0, first, last, limits)
+        while c < width:
+            for row in range(first, last):
+                bound = _bound(block.upper[:, row], search.bias, c)
+                if bound > limits[row - first]:
+                    _examine(row, c, bound, limits, row - first, block, fine, search, found)
+            c = _next_memory(block.upper, search.bias, c + 1, first, last, limits)
+        for row in range(first, last):
+            if block.last:
+                _finish(row, search, found)
+
+
+@jit
+def _begin(row, line, limits, slot, heap, block, search, found):
+    """The floor of a row at the start of a block, whose first bounds are ``line``."""
+    if block.first == 0 and heap.shape[0] <= _SEEDS:
+        lowest = _seed(row, line, search, heap)
+        floor = _floor(lowest, search.reach[row], _TIES)
+        found.floor[row] = max(found.floor[row], floor)
+    _set_below(limits, slot, found.floor[row] - block.slack[row])
+
+
+@jit
+def _next_memory(upper, bias, c, first, last, limits):
+    """The first memory from c on with a bound above its query's limit; the number if there is none."""
+    while c < upper.shape[0]:
+        own = upper[c, first:last]
+        edges = limits[: own.shape[0]]
+        hit = np.int32(0)
+        shift = bias[c] if bias.shape[0] else np.float32(0.0)
+        if own.shape[0] == _CHUNK:  # a fixed length compiles to better vector code
+            for row in range(_CHUNK):
+                hit |= np.int32(own[row] + shift > edges[row])
+        else:
+            for row in range(own.shape[0]):
+                hit |= np.int32(own[row] + shift > edges[row])
+        if hit != 0:
+            return c
+        c += 1
+    return c
+
+
+@jit
+def _finish(row, search, found):
+    """After the last block: what is below the final floor goes."""
+    if found.status[row] == _COMPLETE:
+        floor = _edge(found.best[row, 0], search.reach[row], search.nudge)
+        found.counts[row] = _keep_above(
+            floor, found.indices[row], found.scores[row], found.counts[row]
+        )
+
+
+@jit
+def _examine(row, c, bound, limits, slot, block, fine, search, found):
+    """Score memory c, which passed the first bound, and raise the floor if its score is good."""
+    if search.alive.shape[0] > 0 and not search.alive[c]:
+        return
+    if fine.fine_memories.shape[1] > 0:
+        found.work[row] += 1
+        bound = _second_bound(bound, fine.fine_queries[row], fine.fine_memories[c])
+        if not bound > limits[slot]:
+            _stop_if_too_long(row, limits, slot, search, found)
+            return
+    found.work[row] += _EXACT
+    score = _score(search.rows, c, search.queries, row, search.known, search.measure)
+    floor, count = found.floor[row], found.counts[row]
+    if score > floor:
+        indices, scores, best = found.indices[row], found.scores[row], found.best[row]
         if count == indices.shape[0]:
             lowest = floor if search.nudge > 0 else np.nextafter(floor, -np.inf)
             count = _keep_above(lowest, indices, scores, count)
             if 4 * count > 3 * indices.shape[0]:
                 found.status[row] = _FULL
-                break
+                limits[slot] = np.inf
+                return
         indices[count] = block.first + c
         scores[count] = score
-        count += 1
+        found.counts[row] = count + 1
         if score > best[0]:
             _raise_floor(best, score)
             floor = max(floor, _floor(best[0], search.reach[row], search.nudge))
-            _set_below(box, floor - block.slack[row])
-    if work > search.budget:
+            found.floor[row] = floor
+            _set_below(limits, slot, floor - block.slack[row])
+    _stop_if_too_long(row, limits, slot, search, found)
+
+
+@jit
+def _stop_if_too_long(row, limits, slot, search, found):
+    if found.work[row] > search.budget:
         found.status[row] = _GAVE_UP
-    found.floor[row], found.counts[row], found.work[row] = floor, count, work
+        limits[slot] = np.inf
 
 
 @jit
