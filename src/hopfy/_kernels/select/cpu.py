@@ -210,29 +210,54 @@ def collect(start, stop, block, fine, search, found):
 
 @jit
 def collect_by_memory(start, stop, block, fine, search, found):
-    """`collect` for transposed bounds ``block.upper[c, row]``; rows are counted in groups of 64."""
-    width, rows = block.upper.shape
-    limits = np.empty(_CHUNK, block.upper.dtype)
-    line = np.empty(min(width, _SEED_FROM), block.upper.dtype)
+    """`collect` for transposed bounds ``block.upper[c, row]``; rows are counted in chunks of 64."""
+    memories, rows = block.upper.shape
+    first, last = start * _CHUNK, min(stop * _CHUNK, rows)
+    limits = np.full(last - first, np.inf, block.upper.dtype)
+    line = np.empty(min(memories, _SEED_FROM), block.upper.dtype)
     heap = np.empty(found.best.shape[1], np.float64)
-    for group in range(start, stop):
-        first, last = group * _CHUNK, min((group + 1) * _CHUNK, rows)
-        for row in range(first, last):
-            limits[row - first] = np.inf
-            if found.status[row] == _COMPLETE:
-                for c in range(line.shape[0]):
-                    line[c] = block.upper[c, row]
-                _begin(row, line, limits, row - first, heap, block, search, found)
-        c = _next_memory(block.upper, search.bias, 0, first, last, limits)
-        while c < width:
-            for row in range(first, last):
-                bound = _bound(block.upper[:, row], search.bias, c)
-                if bound > limits[row - first]:
-                    _examine(row, c, bound, limits, row - first, block, fine, search, found)
-            c = _next_memory(block.upper, search.bias, c + 1, first, last, limits)
-        for row in range(first, last):
-            if block.last:
-                _finish(row, search, found)
+    for row in range(first, last):
+        if found.status[row] == _COMPLETE:
+            for c in range(line.shape[0] if block.first == 0 else 0):
+                line[c] = block.upper[c, row]
+            _begin(row, line, limits, row - first, heap, block, search, found)
+    entries = block.upper.reshape(-1)
+    c, slot = _next_chunk(entries, rows, first, search.bias, limits, 0, 0, memories)
+    while c < memories:
+        end = min(slot + _CHUNK, last - first)
+        for own in range(slot, end):
+            bound = _bound(block.upper[:, first + own], search.bias, c)
+            if bound > limits[own]:
+                _examine(first + own, c, bound, limits, own, block, fine, search, found)
+        c, slot = _next_chunk(entries, rows, first, search.bias, limits, c, end, memories)
+    for row in range(first, last):
+        if block.last:
+            _finish(row, search, found)
+
+
+@jit
+def _next_chunk(entries, rows, first, bias, limits, c, slot, memories):
+    """Where the next chunk of queries begins of which one is above its limit: memory and slot."""
+    width = limits.shape[0]
+    while c < memories:
+        shift = bias[c] if bias.shape[0] else np.float32(0.0)
+        begin = c * rows + first
+        while slot + _CHUNK <= width:
+            own, edges = entries[begin + slot : begin + slot + _CHUNK], limits[slot : slot + _CHUNK]
+            hit = np.int32(0)
+            for lane in range(_CHUNK):
+                hit |= np.int32(own[lane] + shift > edges[lane])
+            if hit != 0:
+                return c, slot
+            slot += _CHUNK
+        own, edges = entries[begin + slot : begin + width], limits[slot:width]
+        hit = np.int32(0)
+        for lane in range(own.shape[0]):
+            hit |= np.int32(own[lane] + shift > edges[lane])
+        if hit != 0:
+            return c, slot
+        c, slot = c + 1, 0
+    return c, slot
 
 
 @jit
@@ -243,26 +268,6 @@ def _begin(row, line, limits, slot, heap, block, search, found):
         floor = _floor(lowest, search.reach[row], _TIES)
         found.floor[row] = max(found.floor[row], floor)
     _set_below(limits, slot, found.floor[row] - block.slack[row])
-
-
-@jit
-def _next_memory(upper, bias, c, first, last, limits):
-    """The first memory from c on with a bound above its query's limit; the number if there is none."""
-    while c < upper.shape[0]:
-        own = upper[c, first:last]
-        edges = limits[: own.shape[0]]
-        hit = np.int32(0)
-        shift = bias[c] if bias.shape[0] else np.float32(0.0)
-        if own.shape[0] == _CHUNK:  # a fixed length compiles to better vector code
-            for row in range(_CHUNK):
-                hit |= np.int32(own[row] + shift > edges[row])
-        else:
-            for row in range(own.shape[0]):
-                hit |= np.int32(own[row] + shift > edges[row])
-        if hit != 0:
-            return c
-        c += 1
-    return c
 
 
 @jit
