@@ -146,7 +146,7 @@ GROUPS = {
     "networks and memories": Group(("select",), _memory),
     "entmax and normmax": Group(("entmax", "normmax", "threshold"), _entmax),
     "subsets and segments": Group(
-        ("capped", "entropic_ksubsets", "ksubsets", "total_variation"), _subsets
+        ("at_most_k", "capped", "entropic_ksubsets", "ksubsets", "total_variation"), _subsets
     ),
     "images": Group(("conv_pool",), _images),
 }

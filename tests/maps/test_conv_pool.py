@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from hopfy._kernels import conv_pool
-from hopfy._kernels.conv_pool import conv_relu_pool, reference
+from hopfy._kernels.conv_pool import conv_relu_pool
+from hopfy._kernels.conv_pool.reference import conv_relu_pool as reference
 from hopfy._runtime.compilation import compiled
 from hopfy.estimators._bag_network import ConvReluPool
 

@@ -43,7 +43,7 @@ def short_of(state: State, queries: int) -> Short | None:
     short: Short | None = state.derived.get("short")
     if short is None:
         short = state.derived["short"] = _made(state)
-    return short if 0 < queries <= short.most and compiled("select.short") is not None else None
+    return short if 0 < queries <= short.most and compiled("select.cpu_short") is not None else None
 
 
 def _made(state: State) -> Short:
@@ -99,7 +99,7 @@ class FixedUpdate:
             return None
         own = queries.numpy()
         fits = own.ndim == 2 and own.shape[1] == short.rows.shape[1] and own.flags.c_contiguous
-        if not fits or not 0 < own.shape[0] <= short.most or compiled("select.short") is None:
+        if not fits or not 0 < own.shape[0] <= short.most or compiled("select.cpu_short") is None:
             return None
         found = select.threshold_step(
             short.rows, short.alive, own, reach, self._scale, TIES, equation, self._lone

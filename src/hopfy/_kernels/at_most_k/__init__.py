@@ -6,38 +6,23 @@ answer is that of `hopfy._kernels.ksubsets`.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from hopfy._kernels import ksubsets
+from hopfy._kernels.at_most_k.reference import slope
+from hopfy._runtime.backends import kernels_for
+from hopfy._runtime.dispatch import records_gradients
 
 __all__ = ["slope", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    available = (scores > -torch.inf).sum(-1, keepdim=True)
-    return _either(scores, k, ksubsets.solve(scores, torch.minimum(k, available.to(k.dtype))))
-
-
-def _either(scores: Tensor, k: Tensor, tight: Tensor) -> Tensor:
-    clipped = scores.clamp(0, 1)
-    slack = clipped.sum(-1, keepdim=True) <= k.to(scores.dtype)
-    spoiled = tight.isnan().any(-1, keepdim=True)
-    return torch.where(slack & ~spoiled, clipped, tight)
+    weights: Tensor = kernels_for("at_most_k", scores).solve(scores, k)
+    return weights
 
 
 def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores; a row that spends less than k only clips."""
-    clipped = torch.where((weights > 0) & (weights < 1), cotangent, 0.0)
-    return torch.where(_has_slack(weights, k), clipped, ksubsets.vjp(weights, k, cotangent))
-
-
-def slope(weights: Tensor, k: Tensor) -> Tensor:
-    """Derivative by k, which does not matter to a row that spends less."""
-    return torch.where(_has_slack(weights, k), 0.0, ksubsets.slope(weights, k))
-
-
-def _has_slack(weights: Tensor, k: Tensor) -> Tensor:
-    rounding = 8 * torch.finfo(weights.dtype).eps * weights.shape[-1]
-    return weights.sum(-1, keepdim=True) < k.to(weights.dtype) - rounding
+    recorded = records_gradients(weights, k, cotangent)
+    gradient: Tensor = kernels_for("at_most_k", weights, recorded).vjp(weights, k, cotangent)
+    return gradient

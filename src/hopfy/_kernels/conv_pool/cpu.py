@@ -11,12 +11,24 @@ Everything is done image by image, so that all of it stays in the nearest cache.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
+import torch
+from torch.nn import functional
 
-from hopfy._kernels.conv_pool.vectors import LANES, SPARE, add_rows, end_list, sum_one, sum_three
+from hopfy._kernels.conv_pool.cpu_vectors import (
+    LANES,
+    SPARE,
+    add_rows,
+    end_list,
+    sum_one,
+    sum_three,
+)
 from hopfy._runtime.compilation import jit, part
+from hopfy._runtime.threads import over_rows
 
-__all__ = ["LANES", "conv_pool_backward", "conv_pool_forward"]
+__all__ = ["solve", "vjp"]
 
 NOBODY = 4  # the winner of a window without a positive entry
 # What is to stay in the nearest cache: the outputs of so many windows, and the weights of so many
@@ -24,8 +36,68 @@ NOBODY = 4  # the winner of a window without a positive entry
 _AT_ONCE, _CACHED = 16, 128
 
 
+def solve(images, weight, bias):
+    """Pooled maps (N, H', W', O) of images (N, C, H, W), and which entry of each window won."""
+    pixels, (outputs, channels, tall, wide) = _by_pixel(images), weight.shape
+    shape = (len(pixels), (pixels.shape[1] - tall + 1) // 2, (pixels.shape[2] - wide + 1) // 2)
+    pooled = torch.empty(*shape, outputs)
+    winners = torch.empty(*shape, outputs, dtype=torch.uint8)
+    filled = -outputs % LANES
+    over_rows(
+        _forward,
+        len(pixels),
+        winners.numel() * weight[0].numel(),
+        pixels,
+        tall,
+        wide * channels,
+        functional.pad(_as_patches(weight).T, (0, filled)).contiguous().numpy(),
+        functional.pad(bias.detach(), (0, filled)).numpy(),
+        pooled.numpy(),
+        winners.numpy(),
+    )
+    return pooled, winners
+
+
+def vjp(images, weight, winners, cotangent, of_images):
+    """Gradients of the images (None if not ``of_images``), of the weight and of the bias."""
+    _, channels, tall, wide = weight.shape
+    stretch = wide * channels
+    pixels = _by_pixel(images)
+    gradient = np.empty((len(pixels) if of_images else 0, *pixels.shape[1:]), pixels.dtype)
+    kernels = _as_patches(weight).view(-1, tall, stretch)
+    kernels = functional.pad(kernels, (0, -stretch % LANES)).contiguous()
+    parts = over_rows(
+        _backward,
+        len(pixels),
+        winners.numel() * tall * stretch,
+        pixels,
+        kernels.numpy(),
+        _by_pixel(cotangent),
+        winners.numpy(),
+        gradient,
+    )
+    parts.sort(key=itemgetter(0))  # threads end in any order, sums should not depend on it
+    of_kernels = torch.from_numpy(sum(part[1] for part in parts)).view_as(kernels)
+    of_weight = of_kernels[..., :stretch].reshape(-1, tall, wide, channels).permute(0, 3, 1, 2)
+    return (
+        torch.from_numpy(gradient).permute(0, 3, 1, 2) if of_images else None,
+        of_weight.contiguous(),
+        torch.from_numpy(sum(part[2] for part in parts)),
+    )
+
+
+def _by_pixel(x):
+    """(N, C, H, W) as an array (N, H, W, C) without gaps."""
+    return x.detach().permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _as_patches(weight):
+    """Weights (O, C, h, w) as rows (O, h * w * C), in the order in which an image lies in memory."""
+    return weight.detach().permute(0, 2, 3, 1).flatten(1)
+
+
 @jit
-def conv_pool_forward(start, stop, images, tall, stretch, table, bias, pooled, winners):
+def _forward(start, stop, images, tall, stretch, table, bias, pooled, winners):
     """The largest output of every window, or zero, and which of the four it is.
 
     Args:
@@ -112,7 +184,7 @@ def _largest(four, first, lanes, pooled, winners):
 
 
 @jit
-def conv_pool_backward(start, stop, images, kernels, cotangent, winners, gradient):
+def _backward(start, stop, images, kernels, cotangent, winners, gradient):
     """Gradients of some images, and their share of the weight's and the bias's.
 
     Args:

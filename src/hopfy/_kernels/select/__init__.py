@@ -10,20 +10,40 @@ nor on the kind of bounds.
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy._kernels.select import reference
+from hopfy._kernels.select.types import (
+    ALL_ALIVE,
+    FINE,
+    FULL,
+    GAVE_UP,
+    NO_BIAS,
+    NOTHING_KNOWN,
+    Array,
+    Block,
+    Entries,
+    Fine,
+    Found,
+    Measure,
+    Quick,
+    Search,
+)
 from hopfy._runtime.compilation import compiled
 from hopfy._runtime.threads import over_rows
 
 __all__ = [
+    "ALL_ALIVE",
     "FINE",
     "FULL",
     "GAVE_UP",
+    "NOTHING_KNOWN",
+    "NO_BIAS",
+    "Array",
     "Block",
     "Fine",
     "Found",
@@ -40,122 +60,19 @@ __all__ = [
     "lone_candidates",
     "mix",
     "padded_scores",
-    "reference",
     "solve",
     "threshold_step",
     "verdicts",
 ]
 
-FINE = 0
-"""Status of a row whose candidates are complete."""
-FULL = 1
-"""Status of a row with more candidates than there is room for."""
-GAVE_UP = 2
-"""Status of a row that was never begun, or whose bounds ruled out too little to be worth it."""
-
-Array = np.ndarray[Any, Any]
-
-NOTHING_KNOWN: Array = np.empty((1, 0), np.uint8)
-"""The `Search.known` of measures that need none."""
-ALL_ALIVE: Array = np.empty(0, np.uint8)
-NO_BIAS: Array = np.empty(0, np.float32)
-_SMALL = 1 << 22
 _MANY_QUERIES = 32
 _GROUP = 64  # queries that `collect_by_memory` compares together
 _COMPARED_AT_ONCE = 8
 _MOST_CANDIDATES = 128  # of one query of `threshold_step`
 
 
-class Measure(IntEnum):
-    r"""What an exact score is, for a query q and a memory x.
-
-    ``INNER`` :math:`q^\top x`; ``EUCLIDEAN`` :math:`-\frac12 \|q - x\|^2` over the first
-    coordinates of x, as many as q has; ``PARTIAL`` :math:`\sum_{d\ \text{known}} q_d x_d +
-    \frac12 \sum_{d\ \text{unknown}} x_d^2`.
-    """
-
-    INNER = 0
-    EUCLIDEAN = 1
-    PARTIAL = 2
-
-
-class Block(NamedTuple):
-    """Bounds of the memories from ``first`` on: ``upper[row, c]``, or ``upper[c, row]``.
-
-    ``upper[row, c] + bias[c] + slack[row]`` is never below the exact score, rounding included. Which
-    of the two comes first is decided by `by_memory`.
-    """
-
-    upper: Array
-    slack: Array
-    first: int
-    last: bool
-
-
-class Fine(NamedTuple):
-    """A second bound for entries that pass the first: ``fine_queries . fine_memories`` more.
-
-    ``fine_memories`` belongs to the block; of width 0 where there is none.
-    """
-
-    fine_queries: Array
-    fine_memories: Array
-
-
-class Search(NamedTuple):
-    """What is looked for, and where: ``rows``, ``bias`` and ``alive`` belong to the block.
-
-    ``queries`` are float64; ``reach`` (rows,) says how far below the rank-th best score. ``nudge``
-    widens it by a share of the best score and of itself, so that ties survive rounding; with 0 a tie with the
-    rank-th best loses to the entry that came first. A row gives up after ``budget`` second bounds,
-    or an eighth as many exact scores. ``bias`` and ``alive`` are empty where there are none.
-    """
-
-    rows: Array
-    bias: Array
-    alive: Array
-    queries: Array
-    known: Array
-    measure: int
-    reach: Array
-    nudge: float
-    budget: int
-
-
-class Found(NamedTuple):
-    """What was found so far, one row per query: the first ``counts[row]`` candidates are valid."""
-
-    best: Array
-    floor: Array
-    counts: Array
-    indices: Array
-    scores: Array
-    work: Array
-    status: Array
-
-    @classmethod
-    def nothing(cls, rows: int, rank: int, room: int) -> Found:
-        """The start: no candidate yet, room for ``room`` of them per row."""
-        return cls(
-            best=np.full((rows, rank), -np.inf),
-            floor=np.full(rows, -np.inf),
-            counts=np.zeros(rows, np.int64),
-            indices=np.empty((rows, room), np.int32),
-            scores=np.empty((rows, room), np.float64),
-            work=np.zeros(rows, np.int64),
-            status=np.zeros(rows, np.uint8),
-        )
-
-
-def _loops() -> Any:
-    loops = compiled("select.cpu")
-    if loops is None:
-        raise RuntimeError("expected numba for the compiled selection; check `compiled` first.")
-    return loops
-
-
-def _short_loops() -> Any:
-    loops = compiled("select.short")
+def _loops(module: str = "cpu") -> Any:
+    loops = compiled(f"select.{module}")
     if loops is None:
         raise RuntimeError("expected numba for the compiled selection; check `compiled` first.")
     return loops
@@ -178,27 +95,6 @@ def solve(block: Block, fine: Fine, search: Search, found: Found) -> None:
         over_rows(_loops().collect_by_memory, groups, work, block, fine, search, found)
     else:
         over_rows(_loops().collect, rows, work, block, fine, search, found)
-
-
-class _Rows(NamedTuple):
-    offsets: Array
-    indices: Array
-    values: Array
-
-
-class Quick(NamedTuple):
-    """A whole update of M queries: the next states (M, D) and compressed rows of weights.
-
-    ``singles``: every query has one weight, which is 1. ``doubtful``: a query may be a fixed point
-    whose weights were rounded.
-    """
-
-    states: Array
-    offsets: Array
-    indices: Array
-    values: Array
-    singles: bool
-    doubtful: bool
 
 
 def threshold_step(
@@ -224,7 +120,7 @@ def threshold_step(
         np.empty(room),
     )
     states: Array = np.empty((count, rows.shape[1]), rows.dtype)
-    end, singles, doubtful = _short_loops().threshold_step(
+    end, singles, doubtful = _loops("cpu_short").threshold_step(
         rows, alive, queries, reach, beta, nudge, equation, lone, offsets, indices, values, states
     )
     if end < 0:
@@ -256,7 +152,7 @@ def exact_candidates(
     a query.
     """
     found = Found.nothing(queries.shape[0], rank, rows.shape[0])
-    low, high = _short_loops().candidates(
+    low, high = _loops("cpu_short").candidates(
         rows, alive, queries, int(measure), rank, reach, nudge, found.counts, found.indices,
         found.scores,
     )  # fmt: skip
@@ -268,14 +164,16 @@ def lone_candidates(
 ) -> Array | None:
     """(M,) the only candidate of each query among few memories; None unless each has just one."""
     out: Array = np.empty(queries.shape[0], np.int64)
-    found = _short_loops().lone_candidates(rows, alive, queries, int(measure), reach, nudge, out)
+    found = _loops("cpu_short").lone_candidates(
+        rows, alive, queries, int(measure), reach, nudge, out
+    )
     return out if found else None
 
 
 def padded_scores(found: Found, beta: Array, width: int) -> Array:
     """Scores (rows, width) times beta (1,) or (rows,), measured from each row's best, then -inf."""
     scores: Array = np.empty((found.counts.size, width))
-    _short_loops().pad_scores(found.counts, found.scores, beta, scores)
+    _loops("cpu_short").pad_scores(found.counts, found.scores, beta, scores)
     return scores
 
 
@@ -284,7 +182,7 @@ def compressed(found: Found, weights: Array, table: Array) -> tuple[Array, Array
     rows, room = found.counts.size, weights.size
     offsets, indices = np.empty(rows + 1, np.int64), np.empty(room, np.int64)
     values, states = np.empty(room), np.empty((rows, table.shape[1]), table.dtype)
-    end = _short_loops().compress(
+    end = _loops("cpu_short").compress(
         found.counts, found.indices, weights, table, offsets, indices, values, states
     )
     return offsets, indices[:end], values[:end], states
@@ -301,7 +199,7 @@ def verdicts(
     """Whether sets of few rows lead all others by ``lead``: 1 yes, -1 no, 0 too close to tell."""
     found: Array = np.empty(members.shape[0], np.int8)
     largest = float(norms.max())
-    _short_loops().verdicts(rows, alive, members, lead, norms, largest, relative, found)
+    _loops("cpu_short").verdicts(rows, alive, members, lead, norms, largest, relative, found)
     return found
 
 
@@ -325,16 +223,6 @@ def keep_above_floor(scores: Array, rank: int, reach: Array, floors: Array, nudg
     return found
 
 
-def reference(scores: Tensor, rank: int, reach: float) -> Tensor:
-    """The same in plain torch on a whole score matrix: True where an entry is above the floor.
-
-    >>> reference(torch.tensor([[3.0, 2.5, 1.0]]), rank=1, reach=1.0)
-    tensor([[ True,  True, False]])
-    """
-    best = scores.topk(rank, -1).values[..., -1:]
-    return scores > best - reach
-
-
 def mix(
     offsets: Tensor,
     indices: Tensor,
@@ -350,24 +238,11 @@ def mix(
     rows = offsets.numel() - 1
     loops = compiled("select.cpu") if table.device.type == "cpu" else None
     if loops is None or table.dtype not in (torch.float32, torch.float64):
-        return _mix_in_parts(offsets, indices, values, table).to(dtype)
+        return reference.mix(offsets, indices, values, table).to(dtype)
     out = torch.empty(rows, table.shape[1], dtype=dtype, device="cpu")
-    entries = _Rows(offsets.numpy(), indices.numpy(), values.double().numpy())
+    entries = Entries(offsets.numpy(), indices.numpy(), values.double().numpy())
     work = indices.numel() * table.shape[1]
     over_rows(loops.mix, rows, work, entries, table.numpy(), out.numpy())
-    return out
-
-
-def _mix_in_parts(offsets: Tensor, indices: Tensor, values: Tensor, table: Tensor) -> Tensor:
-    """The same in plain torch, some entries at a time."""
-    wide = torch.float32 if table.device.type == "mps" else torch.float64
-    out = torch.zeros(offsets.numel() - 1, table.shape[1], dtype=wide, device=table.device)
-    where = torch.repeat_interleave(offsets.diff())
-    size = max(1, _SMALL // max(1, table.shape[1]))
-    for start in range(0, indices.numel(), size):
-        part = slice(start, start + size)
-        products = values[part].to(wide).unsqueeze(-1) * table[indices[part]].to(wide)
-        out.index_add_(0, where[part], products)
     return out
 
 
