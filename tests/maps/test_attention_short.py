@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +10,11 @@ from torch import Tensor
 import hopfy
 from hopfy import functional as F
 from hopfy._kernels.attention import short
+from hopfy._kernels.attention.reference import MAPS
+from hopfy._runtime.backends import compiled
 
-OMEGAS = ["sparsemax", "1.5-entmax", "1.3-entmax", "1.1-entmax", "1.9-entmax", "2-normmax"]
+CONVEX = ["sparsemax", "1.5-entmax", "1.3-entmax", "1.05-entmax", "1.9-entmax"]
+OMEGAS = [*CONVEX, "2-normmax", "1.4-normmax", "3-entmax", "2.2-entmax", "3-subsets"]
 every_omega = pytest.mark.parametrize("omega", OMEGAS)
 
 
@@ -117,7 +121,62 @@ def test_equal_scores_share_equally(omega: str) -> None:
     value = torch.arange(24.0).reshape(1, 1, 12, 2)
     zeros = torch.zeros(1, 1, 12, 4)
     output = F.attention(zeros, zeros, value, omega=omega)
-    torch.testing.assert_close(output, value.mean(2, keepdim=True).expand_as(output))
+    mass = 3 if omega == "3-subsets" else 1
+    torch.testing.assert_close(output, mass * value.mean(2, keepdim=True).expand_as(output))
+
+
+def rows_of(case: str) -> Tensor:
+    """Rows of scores that are hard in some way."""
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(40, 37, generator=generator)
+    if case == "ties":
+        return rows.round()
+    if case == "one leads":
+        rows[:, 5] += 1e6
+    if case == "some are masked":
+        rows[torch.rand(rows.shape, generator=generator) > 0.4] = -torch.inf
+        rows[7] = -torch.inf
+    return rows * {"close": 1e-7, "far": 1e4, "very far": 1e30}.get(case, 1.0)
+
+
+@pytest.mark.parametrize(
+    "case", ["plain", "ties", "one leads", "some are masked", "close", "far", "very far"]
+)
+@pytest.mark.parametrize(
+    ("kind", "parameter"),
+    [
+        *(("entmax", alpha) for alpha in (1.05, 1.3, 1.5, 2.0, 2.2, 3.0)),
+        *(("normmax", alpha) for alpha in (1.1, 2.0)),
+        *(("ksubsets", k) for k in (0.0, 1.0, 2.5, 7.0, 36.0)),
+    ],
+)
+def test_weights_are_those_of_the_definition(kind: str, parameter: float, case: str) -> None:
+    scores = rows_of(case)
+    number = torch.tensor(parameter, dtype=torch.float64)
+    wide = scores.double()
+    if kind == "ksubsets":
+        number = torch.minimum(number, (wide > -torch.inf).sum(-1, keepdim=True))
+    wanted = MAPS[kind].solve(wide, number)
+    weights = scores.clone()
+    solved = short.solve(compiled("attention.cpu"), weights, np.array([parameter]), kind)
+    if case == "very far" and not solved:  # beyond single precision: the caller takes another way
+        return
+    assert solved
+    torch.testing.assert_close(weights.double(), wanted, atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("omega", "lead"), [("3-entmax", 0.5), ("sparsemax", 1.0)])
+def test_a_lead_of_the_margin_is_one_hot(omega: str, lead: float) -> None:
+    scores = torch.full((1, 1, 8, 8), -lead) + torch.eye(8) * lead
+    value = torch.eye(8)[None, None]
+    assert torch.equal(F.attention(scores, value, value, scale=1.0, omega=omega), value)
+
+
+def test_a_lead_of_one_is_k_hot() -> None:
+    scores = torch.tensor([5.0, 4.1, 0.3, 2.2, 3.2, 1.0, -7.0, 1.2]).expand(1, 1, 8, 8)
+    value = torch.eye(8)[None, None]
+    found = F.attention(scores.contiguous(), value, value, scale=1.0, omega="4-subsets")
+    assert torch.equal(found[0, 0, 0], torch.tensor([1.0, 1, 0, 1, 1, 0, 0, 0]))
 
 
 @every_omega

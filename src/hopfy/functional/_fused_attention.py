@@ -23,9 +23,12 @@ __all__ = ["fused", "traced"]
 
 def fused(inputs: Inputs, kind: str, parameter: float | Tensor, backend: str) -> Tensor | None:
     """Attention by the kernels, or None where they cannot run."""
-    query, key, value, number, call = _arguments(inputs, kind, parameter, backend)
-    found: Tensor | None = _Fused.apply(query, key, value, number, call)  # type: ignore[no-untyped-call]
-    return found
+    arguments = _arguments(inputs, kind, parameter, backend)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in arguments[:4]):
+        recorded: Tensor | None = _Fused.apply(*arguments)  # type: ignore[no-untyped-call]
+        return recorded
+    found = _forward(*arguments)
+    return None if found is None else found[0]
 
 
 def traced(inputs: Inputs, kind: str, parameter: float | Tensor) -> Tensor:
@@ -123,22 +126,30 @@ def _places(mask: Tensor | None, lead: list[int]) -> tuple[Tensor | None, Tensor
     return distinct, which
 
 
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, call: _Call
+) -> tuple[Tensor, Any] | None:
+    """Output, and what the backward pass needs; None where the kernels cannot run."""
+    q, k, v = (x.contiguous() for x in call.grouped(query, key, value))
+    family = kernel.Family(call.kind, parameter)
+    found = kernel.forward(q, k, v, call.visible, family, call.scale, call.dropout, call.backend)
+    if found is None:
+        return None
+    return found[0].view(*query.shape[:-1], found[0].shape[-1]), found[1]
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, call: _Call
     ) -> Tensor | None:
-        q, k, v = (x.contiguous() for x in call.grouped(query, key, value))
-        family = kernel.Family(call.kind, parameter)
-        found = kernel.forward(
-            q, k, v, call.visible, family, call.scale, call.dropout, call.backend
-        )
+        found = _forward(query, key, value, parameter, call)
         if found is None:
             return None
         output, ctx.state = found
         ctx.call = call
         ctx.save_for_backward(query, key, value, parameter)
-        return output.view(*query.shape[:-1], output.shape[-1])
+        return output
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:

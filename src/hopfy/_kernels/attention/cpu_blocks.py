@@ -19,6 +19,7 @@ from torch import Tensor
 from hopfy._kernels.attention import short
 from hopfy._kernels.attention.cpu_plan import (
     Block,
+    Selected,
     State,
     Support,
     finite_scores,
@@ -39,13 +40,11 @@ _SPARSE = 0.2
 _SMALL = 1 << 16
 # Values with fewer entries than this are multiplied densely even by sparse weights.
 _FEW_VALUES = 1 << 17
+# Queries of a group that read its keys one after the other.
+_FEW_QUERIES = 4
 _KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 _NO_MASK = np.zeros((0, 0, 0), np.bool_)
 _NO_PLACES = np.zeros(0, np.int64)
-
-
-# Weights (rows, keys), of which each row's first few count, how many, and their keys.
-Selected = tuple[Tensor, Tensor, Tensor]
 
 
 def forward(
@@ -70,6 +69,8 @@ def forward(
         return None
     state = prepare(kernels, queries, keys, visible, family, scale, dropout)
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
+    if queries.shape[1] <= _FEW_QUERIES and _few_forward(queries, keys, values, state, output):
+        return output, state
     if small:
         _small_forward(kernels, queries, keys, values, state, output)
         return output, state
@@ -104,6 +105,46 @@ def forward(
     return output, state
 
 
+def _few_forward(
+    queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
+) -> bool:
+    """One pass over the keys for each query; False where that cannot be."""
+    if state.dropout or state.ragged or not _selects(state) or not queries.numel():
+        return False
+    rows = queries.shape[0] * queries.shape[1]
+    weights = queries.new_empty(rows, keys.shape[1])
+    columns = torch.empty(rows, keys.shape[1], dtype=torch.int32)
+    counts = torch.empty(rows, dtype=torch.int64)
+    found: Selected = weights, counts, columns
+    done = over_rows(
+        state.kernels.few_queries,
+        rows,
+        weights.numel() * queries.shape[2] // 4,
+        tuple(x.numpy() for x in (queries, keys, values)),
+        weights.numpy().dtype.type(state.scale),
+        state.low,
+        state.high,
+        state.alpha,
+        state.family.kind == "normmax",
+        weights.numpy(),
+        columns.numpy(),
+        counts.numpy(),
+        output.numpy(),
+    )
+    state.blocks = [Block(0, queries.shape[0], 0, queries.shape[1], 0, keys.shape[1])]
+    state.supports = [found]
+    return all(done)
+
+
+def _selects(state: State) -> bool:
+    """Whether rows go from scores to lists of what they select."""
+    norm = state.family.kind == "normmax"
+    if state.family.kind not in ("entmax", "normmax"):
+        return False
+    alpha = state.alpha
+    return bool(alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001))
+
+
 def _small_forward(
     kernels: Any, queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
 ) -> None:
@@ -131,6 +172,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
     kernels = state.kernels
+    state.supports = [_listed(kernels, part) for part in state.supports]
     inputs = queries, keys, values
     if len(state.blocks) == 1 and isinstance(state.supports[0], Tensor):
         block = state.blocks[0]
@@ -155,7 +197,7 @@ def backward(
         )
     for number, block in enumerate(state.blocks):
         weights = state.supports[number]
-        if not isinstance(weights, Support):
+        if not isinstance(weights, tuple):
             if weights is None:
                 weights = _dense_weights(kernels, queries, keys, state, block)
             _dense_backward(weights, inputs, cotangent, gradients, in_parameter, state, number)
@@ -204,8 +246,11 @@ def _scores(
     """Scores of a block (rows, keys), with bias and mask inside each row's range of keys."""
     view = out.view(block.h - block.g, block.s - block.r, out.shape[1])
     q, k = queries[block.g : block.h, block.r : block.s], keys[block.g : block.h, block.a : block.b]
-    if view.shape[1] == 1:  # a matrix times a vector
-        torch.baddbmm(view.mT, k, q.mT, beta=0, alpha=state.scale, out=view.mT)
+    if view.shape[1] == 1 and q.is_contiguous():
+        scale = out.numpy().dtype.type(state.scale)
+        place = 0, out.shape[1], scale, out.numpy()
+        work = k.numel() // 4
+        over_rows(kernels.products, out.shape[0], work, q[:, 0].numpy(), k.numpy(), *place)
     else:
         torch.baddbmm(view, q, k.mT, beta=0, alpha=state.scale, out=view)
     if state.ragged:
@@ -234,10 +279,7 @@ def _selected(
     kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
 ) -> Selected | None:
     """Weights and columns at the front of each row, and how many; None if not this map's way."""
-    alpha = state.alpha
-    norm = state.family.kind == "normmax"
-    quick = norm or state.family.kind == "entmax"
-    if not quick or not (alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001)):
+    if not _selects(state):
         return None
     scores, columns = work.of(block)
     counts = torch.zeros(block.rows, dtype=torch.int64)
@@ -245,7 +287,8 @@ def _selected(
         return scores, counts, columns
     _scores(kernels, queries, keys, state, block, scores)
     place = state.first(block), block.a, state.low, state.high
-    arrays = columns.numpy(), counts.numpy(), alpha, norm
+    norm = state.family.kind == "normmax"
+    arrays = columns.numpy(), counts.numpy(), state.alpha, norm
     over_rows(kernels.select, block.rows, scores.numel(), scores.numpy(), *place, *arrays)
     return scores, counts, columns
 
@@ -334,6 +377,13 @@ def _dense_output(
 
 
 # --- backward -------------------------------------------------------------------------------------
+
+
+def _listed(kernels: Any, part: Support | Selected | Tensor | None) -> Support | Tensor | None:
+    """What a block selected, without room between the rows."""
+    if isinstance(part, tuple) and not isinstance(part, Support):
+        return _compacted(kernels, part, None, 0.0)
+    return part
 
 
 def _edges(counts: Tensor) -> Tensor:

@@ -13,7 +13,16 @@ from torch import Tensor
 from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.threads import over_rows
 
-__all__ = ["Block", "State", "Support", "finite_scores", "generator_of", "prepare", "rows_of"]
+__all__ = [
+    "Block",
+    "Selected",
+    "State",
+    "Support",
+    "finite_scores",
+    "generator_of",
+    "prepare",
+    "rows_of",
+]
 
 # Entries of scores in flight: 4 MB of float32 stay in a shared cache.
 _BLOCK = 1 << 20
@@ -26,6 +35,10 @@ class Support(NamedTuple):
     columns: Tensor
     edges: Tensor
     kept: Tensor  # 0 or 1 / (1 - dropout) for each weight; empty without dropout
+
+
+# Weights (rows, keys), of which each row's first few count, how many, and their keys.
+Selected = tuple[Tensor, Tensor, Tensor]
 
 
 class Block(NamedTuple):
@@ -60,7 +73,7 @@ class State:
     blocks: list[Block]
     alpha: np.ndarray[Any, Any]  # the family's parameter as float64: one, or one for each row
     # What was selected, as lists or as all weights; None: computed again.
-    supports: list[Support | Tensor | None] = field(default_factory=list)
+    supports: list[Support | Selected | Tensor | None] = field(default_factory=list)
 
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""

@@ -12,45 +12,35 @@ import math
 
 import numpy as np
 
+from hopfy._kernels.attention import cpu_lanes
 from hopfy._kernels.attention.cpu_lanes import (
     LANES,
     distances,
+    first_step,
+    moments,
     newton_step,
+    norm_slopes,
     slopes,
     sums,
     through,
     tops,
     weights,
 )
+from hopfy._kernels.attention.cpu_turn import turn, turn_back
 from hopfy._runtime.compilation import jit, part
 
-__all__ = ["short_through", "short_weights"]
+__all__ = ["norm_through", "short_through", "short_weights"]
 
 _MAX_STEPS = 60
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _LARGEST = np.float32(np.finfo(np.float32).max)
-_SETTLED = np.float32(5e-7)
+_SETTLED, _SETTLED_IF_SMOOTH = np.float32(5e-7), np.float32(1e-4)
 _sums, _sums_1, _sums_2 = sums[0], sums[1], sums[2]
 _weights, _weights_1, _weights_2 = weights[0], weights[1], weights[2]
+_moments, _moments_1 = moments[0], moments[1]
+_norm_slopes, _norm_slopes_1 = norm_slopes[0], norm_slopes[1]
+_norm_through = cpu_lanes.norm_through
 _slopes, _slopes_1, _slopes_2 = slopes[0], slopes[1], slopes[2]
-
-
-@part(fastmath={"contract"})
-def _turn(rows, first, count, n, out):
-    """``out[16 j + lane] = rows[first + lane, j]``; lanes without a row repeat the first."""
-    for lane in range(LANES):
-        row = rows[first + (lane if lane < count else 0)]
-        for j in range(n):
-            out[LANES * j + lane] = row[j]
-
-
-@part(fastmath={"contract"})
-def _turn_back(block, factor, first, count, n, rows):
-    """The inverse of `_turn`, every lane times its factor."""
-    for lane in range(count):
-        row, own = rows[first + lane], factor[lane]
-        for j in range(n):
-            row[j] = block[LANES * j + lane] * own
 
 
 @part(fastmath={"contract"})
@@ -66,6 +56,22 @@ def _mode(exponents):
 
 
 @part(fastmath={"contract"})
+def _guess(s, n, first, second, lower, smallest):
+    """Close to the root s, from the sums of distances and of their squares.
+
+    ``n ((s - mean)^gamma + gamma (gamma - 1) / 2 (s - mean)^(gamma - 2) variance) = 1`` to first
+    order. Without the variance it is an upper bound (Jensen); equal distances, a lower one.
+    """
+    for lane in range(LANES):
+        mean = first[lane] / np.float32(n)
+        spread = max(second[lane] / np.float32(n) - mean * mean, _ZERO)
+        bound = smallest[lane] + mean
+        guess = bound - _HALF * lower[lane] * spread / smallest[lane]
+        guess = guess if guess > smallest[lane] else smallest[lane]
+        s[lane] = guess if bound < _ONE else _ONE
+
+
+@part(fastmath={"contract"})
 def _solve(x, n, lanes, gamma_mode, exponent_mode):
     """Weights in place of turned scores, up to the factor of each lane; False if not all are finite."""
     top, s, u, v, lower, exponent, scale, smallest, root = lanes
@@ -74,17 +80,20 @@ def _solve(x, n, lanes, gamma_mode, exponent_mode):
         if v[lane] > _ZERO or top[lane] > _LARGEST:
             return False
     distances(x, x, n, top, scale, u, v)
-    for lane in range(LANES):  # Jensen's inequality; exact where all distances are equal
-        bound = u[lane] / np.float32(n) + smallest[lane]
-        s[lane] = bound if bound < _ONE else _ONE
-    for _ in range(_MAX_STEPS):
+    _guess(s, n, u, v, lower, smallest)
+    # The norm of the rests bends little where gamma >= 2: an error after a step is less than its square.
+    settled = _SETTLED
+    if gamma_mode != 1 and min(lower) >= _ONE:
+        settled = _SETTLED_IF_SMOOTH
+    for trial in range(_MAX_STEPS):
         if gamma_mode == 1:
             _sums_1(x, x, n, s, lower, u, v)
         elif gamma_mode == 2:
             _sums_2(x, x, n, s, lower, u, v)
         else:
             _sums(x, x, n, s, lower, u, v)
-        if not newton_step(s, root, u, v) > _SETTLED:
+        step = first_step(s, root, u, v) if trial == 0 else newton_step(s, root, u, v)
+        if not step > settled:
             break
     if exponent_mode == 1:
         _weights_1(x, x, n, s, exponent, u, v)
@@ -123,43 +132,16 @@ def short_weights(start, stop, scores, alpha, norm):
                 scale[lane] = 1.0 if norm else own - 1.0
                 smallest[lane] = math.exp(-math.log(n) / gamma[lane])
             gamma_mode, exponent_mode = _mode(gamma), _mode(exponent)
-        _turn(scores, r, count, n, x)
+        turn(scores, r, count, n, x)
         if not _solve(x, n, lanes, gamma_mode, exponent_mode):
             return False
-        _turn_back(x, u, r, count, n, scores)
+        turn_back(x, u, r, count, n, scores)
     return True
 
 
-@part(fastmath={"contract"})
-def _through_norm(p, v, n, scale, total, mean):
-    """The same for the normmax with alpha = 2: ``|p| (u - p sum(u))``, u = v - <p, v> on the support."""
-    for lane in range(LANES):
-        total[lane], mean[lane] = _ZERO, _ZERO
-    for j in range(n):
-        for lane in range(LANES):
-            total[lane] += p[LANES * j + lane] * p[LANES * j + lane]
-            mean[lane] += p[LANES * j + lane] * v[LANES * j + lane]
-    for lane in range(LANES):
-        total[lane] = math.sqrt(total[lane])
-    lanes_sum = np.zeros(LANES, np.float32)
-    for j in range(n):
-        for lane in range(LANES):
-            rest = v[LANES * j + lane] - mean[lane]
-            rest = rest if p[LANES * j + lane] > _ZERO else _ZERO
-            v[LANES * j + lane] = rest
-            lanes_sum[lane] += rest
-    for j in range(n):
-        for lane in range(LANES):
-            rest = v[LANES * j + lane] - p[LANES * j + lane] * lanes_sum[lane]
-            v[LANES * j + lane] = total[lane] * rest * scale
-
-
 @jit
-def short_through(start, stop, weights, along, alpha, norm, scale):
-    """Apply the Jacobian of every row at its weights to ``along``, in place, and scale the result.
-
-    Entmax with 1 < alpha <= 2, or, with ``norm``, the normmax with alpha = 2.
-    """
+def short_through(start, stop, weights, along, alpha, scale):
+    """Apply the Jacobian of entmax, 1 < alpha <= 2, to ``along``, in place, and scale the result."""
     n = weights.shape[1]
     p, v = np.empty(n * LANES, np.float32), np.empty(n * LANES, np.float32)
     store = np.empty((5, LANES), np.float32)
@@ -178,18 +160,51 @@ def short_through(start, stop, weights, along, alpha, norm, scale):
                 mode = 1
             elif alpha.size == 1 and alpha[0] == 1.5:
                 mode = 2
-        _turn(weights, r, count, n, p)
-        _turn(along, r, count, n, v)
-        if norm:
-            _through_norm(p, v, n, scale, total, mean)
+        turn(weights, r, count, n, p)
+        turn(along, r, count, n, v)
+        if mode == 1:
+            _slopes_1(p, v, n, power, power, total, mean)
+        elif mode == 2:
+            _slopes_2(p, v, n, power, power, total, mean)
         else:
-            if mode == 1:
-                _slopes_1(p, v, n, power, power, total, mean)
-            elif mode == 2:
-                _slopes_2(p, v, n, power, power, total, mean)
-            else:
-                _slopes(p, v, n, power, power, total, mean)
-            for lane in range(LANES):
-                mean[lane] = mean[lane] / total[lane] if total[lane] > _ZERO else _ZERO
-            through(p, v, n, mean, factor, total, total)
-        _turn_back(v, unit, r, count, n, along)
+            _slopes(p, v, n, power, power, total, mean)
+        for lane in range(LANES):
+            mean[lane] = mean[lane] / total[lane] if total[lane] > _ZERO else _ZERO
+        through(p, v, n, mean, factor, total, total)
+        turn_back(v, unit, r, count, n, along)
+
+
+@jit
+def norm_through(start, stop, weights, along, alpha, scale):
+    r"""The same for normmax: :math:`\|p\|^{\alpha-1} (u - p \sum u) / (\alpha - 1)`.
+
+    Here :math:`u = p^{2-\alpha} (v - \langle p, v\rangle)` on the support.
+    """
+    n = weights.shape[1]
+    p, v = np.empty(n * LANES, np.float32), np.empty(n * LANES, np.float32)
+    store = np.empty((5, LANES), np.float32)
+    whole, power, total, mean, factor = store[0], store[1], store[2], store[3], store[4]
+    square = alpha.size == 1 and alpha[0] == 2.0
+    for r in range(start, stop, LANES):
+        count = min(LANES, stop - r)
+        for lane in range(LANES):
+            whole[lane] = alpha[r + min(lane, count - 1) if alpha.size > 1 else 0]
+            power[lane] = 2.0 - whole[lane]
+        turn(weights, r, count, n, p)
+        turn(along, r, count, n, v)
+        if square:
+            _moments_1(p, v, n, whole, whole, total, mean)
+        else:
+            _moments(p, v, n, whole, whole, total, mean)
+        for lane in range(LANES):
+            own = np.float64(whole[lane])
+            norm = math.sqrt(total[lane]) if square else total[lane] ** (1.0 - 1.0 / own)
+            factor[lane] = scale * norm / (own - 1.0)
+        if square:
+            _norm_slopes_1(p, v, n, mean, power, total, whole)
+        else:
+            _norm_slopes(p, v, n, mean, power, total, whole)
+        _norm_through(p, v, n, total, factor, whole, whole)
+        for lane in range(LANES):
+            factor[lane] = _ONE
+        turn_back(v, factor, r, count, n, along)

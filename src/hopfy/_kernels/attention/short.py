@@ -20,8 +20,10 @@ __all__ = ["State", "backward", "forward", "serves", "solve", "through"]
 
 # Rows of up to this many scores.
 _ROW = 512
-# The exponents of entmax with a smaller alpha need more digits.
-_SMALLEST_ALPHA = 1.08
+# The exponents of maps with a smaller alpha, and the slopes of those with a larger, need more digits.
+_SMALLEST_ALPHA, _LARGEST_ALPHA = 1.02, 3.0
+
+_NOTHING = torch.zeros((), device="cpu")
 
 
 class State(NamedTuple):
@@ -42,18 +44,26 @@ class State(NamedTuple):
 
 def serves(dtype: torch.dtype, row: int, kind: str, alpha: np.ndarray[Any, Any]) -> bool:
     """Whether rows of this many scores are solved here."""
-    if dtype is not torch.float32 or not 1 < row <= _ROW or kind == "ksubsets":
+    if dtype is not torch.float32 or not 1 < row <= _ROW:
         return False
+    if kind == "ksubsets":
+        return True
     smallest, largest = (alpha[0],) * 2 if alpha.size == 1 else (alpha.min(), alpha.max())
-    if kind == "normmax":
-        return bool(smallest == largest == 2)
+    if kind == "entmax" and smallest > 2:
+        return bool(largest <= _LARGEST_ALPHA)
     return bool(smallest >= _SMALLEST_ALPHA and largest <= 2)
 
 
 def solve(kernels: Any, scores: Tensor, alpha: np.ndarray[Any, Any], kind: str) -> bool:
     """Weights in place of the scores (rows, N); False if some are not finite."""
-    arrays = scores.numpy(), alpha, kind == "normmax"
-    return all(over_rows(kernels.short_weights, scores.shape[0], 8 * scores.numel(), *arrays))
+    arrays: tuple[Any, ...] = scores.numpy(), alpha
+    if kind == "ksubsets":
+        kernel = kernels.short_subsets
+    elif kind == "entmax" and alpha[0] > 2:
+        kernel = kernels.short_steep
+    else:
+        kernel, arrays = kernels.short_weights, (*arrays, kind == "normmax")
+    return all(over_rows(kernel, scores.shape[0], 8 * scores.numel(), *arrays))
 
 
 def through(
@@ -65,8 +75,14 @@ def through(
     scale: float,
 ) -> None:
     """Apply the Jacobian at the weights (rows, N) to ``along`` in place, times the scale."""
-    arrays = weights.numpy(), along.numpy(), alpha, kind == "normmax", np.float32(scale)
-    over_rows(kernels.short_through, weights.shape[0], 4 * weights.numel(), *arrays)
+    arrays: tuple[Any, ...] = weights.numpy(), along.numpy(), alpha, np.float32(scale)
+    if kind == "ksubsets":
+        kernel, arrays = kernels.subsets_through, (*arrays[:2], arrays[3])
+    elif kind == "normmax":
+        kernel = kernels.norm_through
+    else:
+        kernel = kernels.steep_through if alpha[0] > 2 else kernels.short_through
+    over_rows(kernel, weights.shape[0], 4 * weights.numel(), *arrays)
 
 
 def forward(
@@ -79,7 +95,7 @@ def forward(
 ) -> tuple[Tensor, State] | None:
     """Where every row sees every key; None if some score is not finite."""
     q, k, v = inputs
-    scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scale)
+    scores = torch.baddbmm(_NOTHING, q, k.mT, beta=0, alpha=scale)
     if not solve(kernels, scores.view(-1, k.shape[1]), alpha, family.kind):
         return None
     return torch.bmm(scores, v), State(kernels, visible, family, scale, alpha, scores)
