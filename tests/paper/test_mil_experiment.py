@@ -16,9 +16,10 @@ from hopfy.paper._store import Store
 from hopfy.paper.data import digits
 from hopfy.paper.mil import MIL, MILConfig
 from hopfy.paper.mil import _factors as factors
+from hopfy.paper.mil._benchmarks import stack_of
 from hopfy.paper.mil._claims import claims, comparison, mcnemar
 from hopfy.paper.mil._digits import LENGTHS, DigitTask, bags_of
-from hopfy.paper.mil._networks import METHODS
+from hopfy.paper.mil._networks import METHODS, BagModel
 from hopfy.paper.mil._stacked_training import StackedSettings
 from hopfy.paper.mil._text import explanation
 from hopfy.paper.mil._work import Work
@@ -225,9 +226,9 @@ def test_results_are_named_by_what_they_depend_on(tmp_path):
 def test_every_factor_changes_one_setting(monkeypatch):
     seen = []
 
-    def train(animal, seeds, folds, model, training, *, standardize):
-        seen.append((model, StackedSettings(**training), standardize))
-        return {"test": [50.0]}
+    def train(animal, seeds, folds, models, training, *, standardize):
+        seen.append((*models, StackedSettings(**training), standardize))
+        return [{"test": [50.0]}]
 
     monkeypatch.setattr(factors, "train_on_benchmark", train)
     for factor in factors.ANIMALS:
@@ -241,13 +242,30 @@ def test_every_factor_changes_one_setting(monkeypatch):
     assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
 
 
-def test_the_public_profile_trains_all_epochs_and_keeps_the_last():
-    laptop, public = (MIL.profiles[name].benchmarks for name in ("laptop", "reference-code"))
-    (point, *_) = laptop.points("softmax")
-    assert public.training(point) == {**laptop.training(point), "choose": "last"}
-    assert replace(public, last_epoch=False) == laptop
+def test_the_reference_code_profile_is_the_public_codes_search():
+    public, paper = (MIL.profiles[name].benchmarks for name in ("reference-code", "paper"))
+    assert len(public.points("softmax")) == 96
+    point = public.points("3-subsets")[0]
+    assert point["lr"] == 1e-3
+    assert public.training(point)["batch_size"] == 1
+    assert public.training(point)["choose"] == "last"
+    assert public.training(point)["same_order"]
+    assert public.model("3-subsets", point).public
+    assert not paper.model("3-subsets", point).public
     assert MIL.profiles["reference-code"].digits.normalize
     assert not MIL.profiles["laptop"].digits.normalize
+
+
+def test_the_public_networks_begin_alike_with_small_weights():
+    model = BagModel("2-subsets", 8, heads=2, head_size=64, normalize=True, public=True)
+    one, other = (stack_of([model], (5,), [seed], 1).networks[0] for seed in (0, 3))
+    for (name, mine), (_, theirs) in zip(
+        one.named_parameters(), other.named_parameters(), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+        if name.startswith("pooling") and mine.ndim > 1 and mine.numel() > 100:
+            assert float(mine.detach().std()) == pytest.approx(0.02, rel=0.2)
+    assert isinstance(one.head[0], torch.nn.ReLU)
 
 
 def test_the_digits_of_the_factors_are_those_of_the_laptop_profile(monkeypatch):

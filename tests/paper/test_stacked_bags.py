@@ -11,11 +11,12 @@ from torch.func import stack_module_state
 
 from hopfy.estimators._bags import Bags
 from hopfy.paper.data import LabeledBags
-from hopfy.paper.mil._benchmarks import _pools, nested_folds, standardized
+from hopfy.paper.mil._benchmarks import nested_folds, standardized
 from hopfy.paper.mil._networks import METHODS, BagModel
-from hopfy.paper.mil._stacked_bags import StackedBags, logits
+from hopfy.paper.mil._stacked_bags import BETA, DROPOUT, StackedBags, logits
 from hopfy.paper.mil._stacked_training import (
     Split,
+    Stack,
     StackedSettings,
     _Best,
     area_under_curve,
@@ -26,11 +27,16 @@ from hopfy.paper.mil._stacked_training import (
 LENGTHS = torch.tensor([1, 4, 2, 7, 3, 5, 2, 6])
 
 
+def given_to(count: int, **rates: float) -> dict[str, torch.Tensor]:
+    own = {BETA: torch.full((count,), 1.5, dtype=torch.float64)}
+    return own | {name: torch.full((count,), rate) for name, rate in rates.items()}
+
+
 def stack_of(
-    method: str, count: int = 3, *, normalize: bool = False
+    method: str, count: int = 3, *, normalize: bool = False, public: bool = False
 ) -> tuple[list[torch.nn.Module], StackedBags]:
     torch.manual_seed(0)
-    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4, normalize=normalize)
+    model = BagModel(method, 6, beta=1.5, heads=2, head_size=4, normalize=normalize, public=public)
     networks = [model.network((5,)).double() for _ in range(count)]
     for network in networks:  # offsets and gains are zeros and ones at first
         for parameter in network.parameters():
@@ -39,14 +45,14 @@ def stack_of(
     return networks, StackedBags(features, LENGTHS)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("normalize", "public"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("method", METHODS)
-def test_stacked_answers_and_gradients_are_those_of_each_network(method, normalize):
-    networks, bags = stack_of(method, normalize=normalize)
+def test_stacked_answers_and_gradients_are_those_of_each_network(method, normalize, public):
+    networks, bags = stack_of(method, normalize=normalize, public=public)
     chosen = torch.tensor([[0, 3, 2], [1, 1, 7], [5, 0, 4]])
     parameters, _ = stack_module_state(networks)
-    pool = _pools(BagModel(method, 6, beta=1.5, heads=2, head_size=4))[0]
-    answers = logits(parameters, pool, bags.batch(chosen))
+    pool = BagModel(method, 6, beta=1.5, heads=2, head_size=4, public=public).stacked_pool()
+    answers = logits({**parameters, **given_to(3)}, pool, bags.batch(chosen))
     weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     gradients = torch.autograd.grad(
         (answers * weights).sum(), list(parameters.values()), allow_unused=True
@@ -68,30 +74,33 @@ def test_stacked_answers_and_gradients_are_those_of_each_network(method, normali
 def test_dropout_changes_training_only():
     networks, bags = stack_of("softmax")
     parameters, _ = stack_module_state(networks)
-    training, after = _pools(BagModel("softmax", 6, 1.5, 2, 4, dropout=0.5))
+    pool = BagModel("softmax", 6, 1.5, 2, 4).stacked_pool()
     batch = bags.batch(torch.zeros(3, 2, dtype=torch.int64) + 3)
     torch.manual_seed(1)
-    noisy = logits(parameters, training, batch)
-    plain = logits(parameters, after, batch)
+    noisy = logits({**parameters, **given_to(3, dropout=0.5)}, pool, batch)
+    plain = logits({**parameters, **given_to(3)}, pool, batch)
     assert not torch.allclose(noisy[:, 0], noisy[:, 1])
     torch.testing.assert_close(plain[:, 0], plain[:, 1])
 
 
-def train(networks, bags, numbers, **settings):
+def train(networks, bags, numbers, changed=None, split_rows=None, pool=None, **settings):
     count = len(networks)
+    rows = split_rows or count
     labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     split = Split(
-        torch.arange(4).expand(count, 4),
-        torch.arange(4, 8).expand(count, 4),
-        torch.tensor([0, 1, 6, 7]).expand(count, 4),
+        torch.arange(4).expand(rows, 4),
+        torch.arange(4, 8).expand(rows, 4),
+        torch.tensor([0, 1, 6, 7]).expand(rows, 4),
     )
+    own = given_to(count, dropout=0.0) | {
+        name: torch.tensor(each) for name, each in (changed or {}).items()
+    }
     return train_stacked(
-        networks,
-        _pools(BagModel("2-subsets", 6, 1.5, 2, 4)),
+        Stack(networks, pool or BagModel("2-subsets", 6, 1.5, 2, 4).stacked_pool(), own),
         StackedBags(bags.features[numbers], LENGTHS),
         labels,
         split,
-        StackedSettings(batch_size=4, **settings),
+        StackedSettings(**{"batch_size": 4, **settings}),
         torch.Generator().manual_seed(0),
     )
 
@@ -104,6 +113,73 @@ def test_a_stack_trains_like_its_networks_alone():
         assert torch.equal(alone.validation[0], together.validation[number])
         assert torch.equal(alone.test[0], together.test[number])
         assert alone.epochs[0] == together.epochs[number]
+
+
+@pytest.mark.parametrize("method", ["softmax", "2-normmax", "2-subsets"])
+def test_steps_of_one_bag_are_a_plain_loop_over_bags(method):
+    """The public code's training, written out with torch's modules, optimizer and clipping."""
+    networks, bags = stack_of(method, 2, normalize=True, public=True)
+    how = {"max_epochs": 3, "lr": 0.02, "decay": 0.9, "choose": "last", "same_order": True}
+    model = BagModel(method, 6, 1.5, 2, 4, normalize=True, public=True)
+    found = train(networks, bags, [0, 1], pool=model.stacked_pool(), batch_size=1, **how)
+    labels = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    areas = []
+    for number, network in enumerate(networks):
+        own = Bags(bags.features[number], LENGTHS)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=1e-4)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for place in torch.rand(1, 4, generator=generator).argsort(1)[0].tolist():
+                optimizer.zero_grad()
+                logit = network(**own.batch([place])).squeeze()
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, labels[place])
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+                optimizer.step()
+            schedule.step()
+        scores = network(**own.batch([0, 1, 6, 7])).detach().view(1, -1)
+        areas.append(area_under_curve(scores, torch.tensor([[0, 1, 0, 1]])))
+        kept = {name: each[number] for name, each in found.parameters.items()}
+        for name, parameter in network.named_parameters():
+            if "memories_in" not in name or not name.endswith("bias"):  # no map sees these
+                torch.testing.assert_close(kept[name], parameter.detach(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.test.double(), torch.cat(areas).double())
+
+
+@pytest.mark.parametrize("choose", ["area", "loss", "last"])
+def test_networks_leave_the_stack_one_by_one(choose):
+    networks, bags = stack_of("2-subsets", 6)
+    how = {"max_epochs": 30, "patience": 2, "lr": 0.05, "choose": choose}
+    together = train(networks, bags, list(range(6)), **how)
+    for number, network in enumerate(networks):
+        alone = train([network], bags, [number], **how)
+        assert torch.equal(alone.epochs[0], together.epochs[number])
+        torch.testing.assert_close(alone.test[0], together.test[number])
+    assert len(set(together.epochs.tolist())) > 1 or choose == "last"
+
+
+def test_a_stack_of_several_settings_is_the_stacks_of_each():
+    networks, bags = stack_of("2-subsets", 2)
+    betas = [0.1, 0.1, 5.0, 5.0]
+    how = {"max_epochs": 6, "patience": 3, "lr": 0.05}
+    both = train([*networks, *networks], bags, [0, 1, 0, 1], {BETA: betas}, split_rows=2, **how)
+    for place, beta in enumerate((0.1, 5.0)):
+        alone = train(networks, bags, [0, 1], {BETA: [beta, beta]}, **how)
+        for one, other in zip(both.parts(2)[place][:3], alone[:3], strict=True):
+            torch.testing.assert_close(one, other)
+    assert not torch.equal(both.parts(2)[0].test, both.parts(2)[1].test)
+
+
+def test_dropout_is_each_networks_own():
+    networks, bags = stack_of("softmax", 2)
+    parameters, _ = stack_module_state(networks)
+    pool = BagModel("softmax", 6, 1.5, 2, 4).stacked_pool()
+    batch = bags.batch(torch.full((2, 40), 3))
+    rates = {DROPOUT: torch.tensor([0.0, 0.5])}
+    noisy = logits({**parameters, **given_to(2), **rates}, pool, batch)
+    assert float(noisy[0].detach().std()) < 1e-12
+    assert float(noisy[1].detach().std()) > 1e-3
 
 
 def test_a_network_that_has_stopped_stays_stopped():

@@ -45,9 +45,12 @@ class Recorded:
     folder: Path
 
     def read(self, name: str) -> Any:
-        """The recorded JSON, or None if there is none."""
+        """The recorded results, or None if there are none."""
         path = self.folder / f"{name}.json"
-        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+        if not path.is_file():
+            return None
+        found = json.loads(path.read_text("utf-8"))
+        return found.get("results", found)
 
 
 @dataclass(frozen=True)

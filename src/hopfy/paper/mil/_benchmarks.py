@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -10,14 +11,19 @@ import torch
 from torch import Tensor
 
 from hopfy.estimators.training import seeded
-from hopfy.omega import omega_from
 from hopfy.paper import data
 from hopfy.paper.data import LabeledBags
-from hopfy.paper.mil._networks import BASELINES, BagModel
-from hopfy.paper.mil._stacked_bags import Pool, StackedBags, hopfield_pool, plain_pool
-from hopfy.paper.mil._stacked_training import Split, StackedSettings, train_stacked
+from hopfy.paper.mil._networks import BagModel
+from hopfy.paper.mil._stacked_bags import BETA, DROPOUT, StackedBags
+from hopfy.paper.mil._stacked_training import (
+    Split,
+    Stack,
+    StackedSettings,
+    Trained,
+    train_stacked,
+)
 
-__all__ = ["nested_folds", "standardized", "train_on_benchmark"]
+__all__ = ["nested_folds", "stack_of", "standardized", "train_on_benchmark"]
 
 _SMALL = 1e-6
 _FARTHEST = 3.0
@@ -27,40 +33,64 @@ def train_on_benchmark(
     animal: Any,
     seeds: Sequence[int],
     folds: int,
-    model: BagModel,
+    models: Sequence[BagModel],
     training: Mapping[str, Any],
     *,
     standardize: bool = False,
-) -> dict[str, Any]:
-    """Areas under the ROC curve in percent, for each seed the mean over its folds.
+) -> list[dict[str, Any]]:
+    """Areas under the ROC curve in percent, for each model and seed the mean over its folds.
 
+    The models differ in beta and dropout at most, so that all their networks are one stack.
     ``training`` are settings of `StackedSettings`; ``standardize`` the features, see
     `standardized`, or take them as they are.
     """
     bags = data.mil_benchmark(animal)
     split = nested_folds(bags.labels, seeds, folds)
-    networks = []
-    for seed in seeds:
-        for fold in range(folds):
-            with seeded(1000 * seed + fold):
-                networks.append(model.network(tuple(bags.instances.shape[1:])))
+    if standardize:
+        features = standardized(bags, split.training)
+        features = replace(features, features=features.features.repeat(len(models), 1, 1))
+    else:
+        features = StackedBags(bags.instances.unsqueeze(0), bags.lengths)
     first = 1000 * seeds[0]
     with seeded(first):
         trained = train_stacked(
-            networks,
-            _pools(model),
-            standardized(bags, split.training) if standardize else _as_they_are(bags, split),
+            stack_of(models, tuple(bags.instances.shape[1:]), seeds, folds),
+            features,
             bags.labels,
             split,
             StackedSettings(**training),
             torch.Generator().manual_seed(first),
         )
-    # A seed's folds together, since every fold's network has scores of its own scale.
+    return [_scores(each, len(seeds), folds) for each in trained.parts(len(models))]
+
+
+def stack_of(
+    models: Sequence[BagModel], shape: tuple[int, ...], seeds: Sequence[int], folds: int
+) -> Stack:
+    """Networks of all models, seeds and folds; a fold's begin alike whatever their model."""
+    networks, count = [], len(seeds) * folds
+    for model in models:
+        for seed in seeds:
+            for fold in range(folds):
+                with seeded(model.initial_seed(1000 * seed + fold)):
+                    networks.append(model.network(shape))
+    given = {
+        BETA: torch.tensor([model.beta for model in models]).repeat_interleave(count),
+        DROPOUT: torch.tensor([model.dropout for model in models]).repeat_interleave(count),
+    }
+    return Stack(networks, models[0].stacked_pool(), given)
+
+
+def _scores(trained: Trained, seeds: int, folds: int) -> dict[str, Any]:
+    """A seed's folds together, since every fold's network has scores of its own scale."""
     areas = {"validation": trained.validation, "test": trained.test}
     found: dict[str, Any] = {
-        name: (100 * each.view(len(seeds), folds).mean(1)).tolist() for name, each in areas.items()
+        name: (100 * each.view(seeds, folds).mean(1)).tolist() for name, each in areas.items()
     }
-    return {**found, "epochs": trained.epochs.tolist(), "right": []}
+    by_fold = [
+        [round(100 * area, 2) for area in own] for own in trained.test.view(seeds, folds).tolist()
+    ]
+    return {**found, "epochs": trained.epochs.tolist(), "right": [], "folds": by_fold}
 
 
 def nested_folds(labels: Tensor, seeds: Sequence[int], folds: int) -> Split:
@@ -98,19 +128,3 @@ def standardized(bags: LabeledBags, training: Tensor) -> StackedBags:
         scaled = (bags.instances - known.mean(0)) / deviation
         features.append(scaled.clamp(-_FARTHEST, _FARTHEST))
     return StackedBags(torch.stack(features), bags.lengths)
-
-
-def _as_they_are(bags: LabeledBags, split: Split) -> StackedBags:
-    features = bags.instances.expand(len(split.training), -1, -1)
-    return StackedBags(features.contiguous(), bags.lengths)
-
-
-def _pools(model: BagModel) -> tuple[Pool, Pool]:
-    """The pooling while training, and afterward."""
-    if model.method in BASELINES:
-        return plain_pool(model.method, model.dropout), plain_pool(model.method)
-    omega = omega_from(model.method)
-    return (
-        hopfield_pool(omega, model.beta, model.heads, model.dropout),
-        hopfield_pool(omega, model.beta, model.heads),
-    )

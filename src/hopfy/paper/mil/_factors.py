@@ -68,11 +68,11 @@ def on_animal(
         animal,
         seeds,
         folds,
-        replace(model, **factor.model),
+        [replace(model, **factor.model)],
         training,
         standardize=factor.standardize,
     )
-    return list(found["test"])
+    return list(found[0]["test"])
 
 
 def on_digits(

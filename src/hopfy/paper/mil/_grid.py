@@ -29,6 +29,8 @@ class Grid:
         batch_size: bags in a step.
         normalize: layer norms before the Hopfield pooling's projections, as in the public layers.
         last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
+        public: on the benchmarks, the networks of the public code, see `BagModel`, and its order of
+            the bags, the same in every fold.
     """
 
     lr: tuple[float, ...]
@@ -43,6 +45,7 @@ class Grid:
     batch_size: int = 16
     normalize: bool = True
     last_epoch: bool = False
+    public: bool = False
 
     def points(self, method: str) -> list[dict[str, Any]]:
         """The points for a method; settings that a baseline does not have are not varied."""
@@ -54,16 +57,18 @@ class Grid:
 
     def training(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """How the network of a point is trained."""
-        training = {
+        training: dict[str, Any] = {
             "lr": point["lr"],
             "decay": point["decay"],
             "max_epochs": self.epochs,
             "patience": self.patience,
             "batch_size": self.batch_size,
         }
-        return training | ({"choose": "last"} if self.last_epoch else {})
+        training |= {"choose": "last"} if self.last_epoch else {}
+        return training | ({"same_order": True} if self.public else {})
 
     def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
         """The network of a point."""
         own = ("size", "head_size", "heads", "beta", "dropout")
-        return BagModel(method, normalize=self.normalize, **{name: point[name] for name in own})
+        chosen = {name: point[name] for name in own}
+        return BagModel(method, normalize=self.normalize, public=self.public, **chosen)

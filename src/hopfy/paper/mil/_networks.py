@@ -15,10 +15,13 @@ from hopfy.estimators.networks import (
     mlp,
 )
 from hopfy.nn import HopfieldPooling, Sizes
+from hopfy.omega import omega_from
 from hopfy.paper._published import MIL
+from hopfy.paper.mil._stacked_bags import Pool, hopfield_pool, plain_pool, with_relu
 
 __all__ = ["BASELINES", "METHODS", "BagModel"]
 
+_PUBLIC_DEVIATION, _PUBLIC_SEED = 0.02, 42
 BASELINES = ("mean", "max", "gated")
 METHODS = (*(row.omega for row in MIL), *BASELINES)
 
@@ -35,6 +38,9 @@ class BagModel:
         head_size: the size of queries and memories in a head, the paper's hidden size.
         dropout: bag dropout, the share of the weights that is dropped while training.
         normalize: layer norms before the Hopfield pooling's projections.
+        public: what else the public code has on the benchmarks: the pooling's weights from
+            N(0, 0.02), its biases zero, a ReLU before the last layer, and one initialization for
+            all networks.
     """
 
     method: str
@@ -44,12 +50,33 @@ class BagModel:
     head_size: int = 16
     dropout: float = 0.0
     normalize: bool = False
+    public: bool = False
 
     def network(self, shape: tuple[int, ...]) -> BagNetwork:
         """For images of 16 x 16 and more the paper's convolutions, for others two linear layers."""
         large = len(shape) == 2 and min(shape) >= 16
         embedding = cnn(shape, self.size) if large else mlp(shape, self.size)
-        return BagNetwork(embedding, self._pooling(), nn.Linear(self.size, 1))
+        pooling, head = self._pooling(), nn.Linear(self.size, 1)
+        if not self.public:
+            return BagNetwork(embedding, pooling, head)
+        for name, parameter in pooling.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=_PUBLIC_DEVIATION)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return BagNetwork(embedding, pooling, nn.Sequential(nn.ReLU(), head))
+
+    def initial_seed(self, seed: int) -> int:
+        """Where the initial weights of the network with this seed are drawn from."""
+        return _PUBLIC_SEED if self.public else seed
+
+    def stacked_pool(self) -> Pool:
+        """The pooling, and what comes before the last layer, for networks in a stack."""
+        if self.method in BASELINES:
+            pool = plain_pool(self.method)
+        else:
+            pool = hopfield_pool(omega_from(self.method), self.heads)
+        return with_relu(pool) if self.public else pool
 
     def _pooling(self) -> nn.Module:
         if self.method == "mean":

@@ -7,6 +7,7 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Work:
         """Compute what no process has taken yet of a cell's ``run``-th seed."""
         points, name = self._points(cell, run), _part(cell, run)
         if points and not self._store.path(name).is_file():
-            self._grid(cell, points).work(lambda point: self._compute(cell, point), wait=False)
+            self._grid(cell, points).work(lambda group: self._compute(cell, group), wait=False)
 
     def finish(self, cell: Cell, run: int) -> list[dict[str, Any]]:
         """All results of a cell's ``run``-th seed, if need be after waiting for other processes."""
@@ -63,11 +64,11 @@ class Work:
         def results() -> Any:
             grid = self._grid(cell, points)
             if self._computing:
-                grid.work(lambda point: self._compute(cell, point))
+                grid.work(lambda group: self._compute(cell, group))
             found = grid.results()
             if found is None:
                 raise _UnfinishedError
-            return found
+            return [each for group in found for each in group["runs"]]
 
         return self._store.part(_part(cell, run), results) if points else []
 
@@ -88,8 +89,8 @@ class Work:
             for run in range(1, self._config.seeds):
                 runs += self.finish(cell, run)
         joined = {
-            name: [value for each in runs for value in each[name]]
-            for name in ("validation", "test", "epochs", "right")
+            name: [value for each in runs for value in each.get(name, [])]
+            for name in ("validation", "test", "epochs", "right", "folds")
         }
         tried = self.finish(cell, 0)
         seconds = sum(each["seconds"] for each in [*tried, *runs[1:]])
@@ -125,7 +126,19 @@ class Work:
 
     def _grid(self, cell: Cell, points: list[dict[str, Any]]) -> SharedGrid:
         journal = self._store.folder.parent / "search.journal"
-        return SharedGrid(journal, self._name(cell, points), points)
+        groups = [{"points": group} for group in self._groups(cell, points)]
+        return SharedGrid(journal, self._name(cell, points), groups)
+
+    def _groups(self, cell: Cell, points: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Neighbors that are trained at once: on the animals, those of the same architecture and
+        learning rate. ``beta`` and ``dropout`` are a grid's last axes."""
+        if cell.task.startswith("K="):
+            return [[point] for point in points]
+
+        def shared(point: dict[str, Any]) -> list[Any]:
+            return [each for name, each in point.items() if name not in ("beta", "dropout")]
+
+        return [list(group) for _, group in groupby(points, shared)]
 
     def _name(self, cell: Cell, points: list[dict[str, Any]]) -> str:
         """It says all that the results depend on, and nothing else: the number of seeds may be
@@ -141,24 +154,22 @@ class Work:
         digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
         return f"{cell.task} {cell.method} seeds {points[0]['seeds']} {digest}"
 
-    def _compute(self, cell: Cell, point: Point) -> dict[str, Any]:
-        config, space = self._config, self._space(cell)
+    def _compute(self, cell: Cell, group: Point) -> dict[str, Any]:
+        """The results of a group of points, each with its share of the time."""
+        config, space, points = self._config, self._space(cell), group["points"]
         begun = time.perf_counter()
-        model, training = space.model(cell.method, point), space.training(point)
+        models = [space.model(cell.method, point) for point in points]
+        training, seeds = space.training(points[0]), points[0]["seeds"]
         if cell.task.startswith("K="):
             least = int(cell.task.removeprefix("K="))
-            task = DigitTask(config.source, least, config.bags, config.held_out, point["seeds"][0])
-            found = train_on_digits(task, model, training)
+            task = DigitTask(config.source, least, config.bags, config.held_out, seeds[0])
+            found = [train_on_digits(task, models[0], training)]
         else:
             found = train_on_benchmark(
-                cell.task,
-                point["seeds"],
-                config.folds,
-                model,
-                training,
-                standardize=config.standardize,
+                cell.task, seeds, config.folds, models, training, standardize=config.standardize
             )
-        return {**found, "seconds": time.perf_counter() - begun}
+        seconds = (time.perf_counter() - begun) / len(points)
+        return {"runs": [{**each, "seconds": seconds} for each in found]}
 
 
 def _part(cell: Cell, run: int) -> str:
