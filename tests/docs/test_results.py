@@ -51,6 +51,13 @@ def test_table_2_with_the_settings_of_the_reference_code():
         assert f"| {task} | {' | '.join(cells)} |" in ROWS
 
 
+def test_figure_3():
+    measured = read("fig3")["results"]["measured"]
+    for beta in (1, 4, 10):
+        shares = [f"{each['single_percent']:.1f}" for each in measured if each["beta"] == beta]
+        assert f"| beta = {beta} | {' | '.join(shares)} |" in ROWS
+
+
 def test_table_3():
     recorded = read("rationale-laptop")["scores"]
     names = {"SST": "sst", "IMDB": "imdb", "AgNews": "ag_news", "Beer": "beer"}

@@ -19,10 +19,11 @@ import torch
 
 import hopfy
 from hopfy import paper
-from hopfy.paper import Config, Experiment, Figure, Progress, Row, Store, data
+from hopfy.paper import Config, Experiment, Figure, Progress, Row, Store, data, reproduce, table1
 from hopfy.paper._metastable import metastable_sizes
 from hopfy.paper._published import METASTABLE_STATES, SIZES
 from hopfy.paper._runner import _must_be_writable
+from hopfy.paper.table1 import Table1, Table1Config
 
 
 @dataclass(frozen=True)
@@ -340,3 +341,34 @@ def test_table1_writes_its_picture(quick):
     for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         assert (quick.folder / f"sizes.{kind}").read_bytes().startswith(start)
     assert [figure.name for figure in quick.figures] == ["sizes"]
+
+
+def test_table_1_shows_finished_blocks(tmp_path, monkeypatch):
+    """A run that is stopped between two blocks shows the first one, and resumes with the second."""
+    blocks = Table1Config(source="digits", queries=60, block=30, max_steps=2)
+
+    class Blocks(Table1):
+        profiles = {"quick": blocks}  # noqa: RUF012
+
+    with pytest.raises(ValueError, match="at least one finished block"):
+        reproduce(Blocks(), tmp_path, so_far=True)
+    count, calls = table1._Material.count, []
+
+    def stopped(self, column, start):
+        calls.append(start)
+        if start:
+            raise KeyboardInterrupt
+        return count(self, column, start)
+
+    monkeypatch.setattr(table1._Material, "count", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(Blocks(), tmp_path)
+    early = reproduce(Blocks(), tmp_path, so_far=True).results
+    assert early["queries"] == 30
+    assert calls == [0] * 16 + [30]
+    monkeypatch.setattr(table1._Material, "count", count)
+    run = reproduce(Blocks(), tmp_path)
+    assert run.record["parts_computed"] == 16
+    assert run.results["queries"] == 60
+    for one, other in zip(early["columns"], run.results["columns"], strict=True):
+        assert all(a <= b for a, b in zip(one["counts"], other["counts"], strict=True))

@@ -84,8 +84,8 @@ def test_what_is_finished_so_far_can_be_seen(tmp_path, monkeypatch):
     assert partial.results["cells"] == whole.results["cells"]
     assert partial.rows[0].name == "K=2, softmax (1 seed)"
     assert (partial.folder / "mil.png").is_file()
-    with pytest.raises(ValueError, match="partial results, got table1"):
-        reproduce(paper.load("table1"), tmp_path, so_far=True)
+    with pytest.raises(ValueError, match="partial results, got theory"):
+        reproduce(paper.load("theory"), tmp_path, so_far=True)
 
 
 def test_workers_find_the_same(tmp_path):

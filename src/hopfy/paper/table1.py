@@ -16,7 +16,7 @@ from hopfy.network import HopfieldNetwork
 from hopfy.paper import data
 from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper._metastable import metastable_sizes
-from hopfy.paper._published import METASTABLE_STATES, SIZES
+from hopfy.paper._published import METASTABLE_STATES, SIZES, MetastableColumn
 
 __all__ = ["Table1", "Table1Config", "experiment"]
 
@@ -59,26 +59,27 @@ class Table1(Experiment[Table1Config]):
         return hashlib.sha256(data.digits().images.numpy().tobytes()).hexdigest()
 
     def run(self, config: Table1Config, store: Store, progress: Progress) -> dict[str, Any]:
-        """Count the queries of each size, column by column, some queries at a time.
-
-        The digits have 64 pixels instead of 784, so their beta is larger by that ratio: then
-        beta times the squared norm of a pattern is what it is on MNIST.
-        """
+        """Count the queries of each size, some queries at a time, column by column."""
         material = _Material(config)
-        scale = _PIXELS["mnist"] / _PIXELS[config.source]
         blocks = range(0, config.queries, config.block)
         progress.begin(self.title, len(METASTABLE_STATES) * len(blocks))
-        columns = []
-        for published in METASTABLE_STATES:
-            beta = published.beta * scale
-            counts = torch.zeros(_LARGEST + 2, dtype=torch.int64)
-            for start in blocks:
-                part = f"{published.omega} beta {published.beta} from {start}"
-                compute = partial(material.count, published.omega, beta, start)
-                counts += torch.tensor(store.part(part, compute))
+        for start in blocks:  # all columns of a block, so that `so_far` shows the whole table early
+            for published in METASTABLE_STATES:
+                compute = partial(material.count, published, start)
+                store.part(_part(published, start), compute)
                 progress.advance()
-            columns.append(_column(published.omega, published.beta, beta, counts))
-        return {"source": config.source, "queries": config.queries, "columns": columns}
+        return _results(config, store, blocks)
+
+    def so_far(self, config: Table1Config, store: Store) -> dict[str, Any]:
+        """The table of those blocks of queries that all columns have finished."""
+        blocks = [
+            start
+            for start in range(0, config.queries, config.block)
+            if all(store.path(_part(each, start)).is_file() for each in METASTABLE_STATES)
+        ]
+        if not blocks:
+            raise ValueError("expected at least one finished block of queries, got none yet.")
+        return _results(config, store, blocks)
 
     def compare(self, results: Mapping[str, Any]) -> list[Row]:
         """Every cell; judged on MNIST only, because other data has other numbers.
@@ -150,14 +151,42 @@ class _Material:
         images = _patterns(data.digits().images, 16)
         return images[:-count], images[-count:]
 
-    def count(self, omega: str, beta: float, start: int) -> list[int]:
+    def count(self, column: MetastableColumn, start: int) -> list[int]:
         """Queries of each size 0 .. 10, and of any larger one, among a block of them."""
         own = self._images[1][start : start + self._config.block]
-        sizes = metastable_sizes(self._network(omega, beta), own, self._config.max_steps)
+        network = self._network(column.omega, _beta_used(column, self._config.source))
+        sizes = metastable_sizes(network, own, self._config.max_steps)
         counts: list[int] = torch.bincount(
             sizes.clamp(max=_LARGEST + 1), minlength=_LARGEST + 2
         ).tolist()
         return counts
+
+
+def _part(column: MetastableColumn, start: int) -> str:
+    return f"{column.omega} beta {column.beta} from {start}"
+
+
+def _beta_used(column: MetastableColumn, source: str) -> float:
+    """The digits have 64 pixels instead of 784, so their beta is larger by that ratio: then beta
+    times the squared norm of a pattern is what it is on MNIST."""
+    return column.beta * _PIXELS["mnist"] / _PIXELS[source]
+
+
+def _results(config: Table1Config, store: Store, blocks: Sequence[int]) -> dict[str, Any]:
+    """The table of finished blocks."""
+    columns = []
+    for published in METASTABLE_STATES:
+        counts = torch.zeros(_LARGEST + 2, dtype=torch.int64)
+        for start in blocks:
+            counts += torch.tensor(store.part(_part(published, start), _never))
+        used = _beta_used(published, config.source)
+        columns.append(_column(published.omega, published.beta, used, counts))
+    queries = int(sum(columns[0]["counts"]))
+    return {"source": config.source, "queries": queries, "columns": columns}
+
+
+def _never() -> Any:
+    raise RuntimeError("expected a finished part, but it is damaged: run without --so-far.")
 
 
 def _patterns(images: Tensor, white: int) -> Tensor:

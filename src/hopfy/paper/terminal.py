@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -15,10 +16,17 @@ from rich.text import Text
 from hopfy.paper._base import Row
 from hopfy.paper._runner import Run
 
-__all__ = ["ShownProgress", "ShownStatus", "comparison_table", "plain_console", "summary"]
+__all__ = [
+    "ShownProgress",
+    "ShownStatus",
+    "TimeLeft",
+    "comparison_table",
+    "plain_console",
+    "summary",
+]
 
-_SPEED_WINDOW = 600.0
-"""Seconds of the past that tell the time left: one part alone may take minutes."""
+_INSTANT = 0.05
+"""Seconds below which a unit of work was found, not computed: it tells nothing about the time left."""
 _LINES = 10
 """Lines about a run whose output is not a terminal."""
 _PAUSE = 5.0
@@ -28,6 +36,53 @@ _PAUSE = 5.0
 def plain_console(*, stderr: bool = False) -> Console:
     """A console that prints text as it is: paths and names with brackets or colons are no markup."""
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=False, stderr=stderr)
+
+
+class TimeLeft:
+    """How long the rest of the work takes, judged by what was computed and not found finished.
+
+    Args:
+        clock: seconds.
+
+    >>> ticks = iter([0.0, 0.001, 0.002, 60.0, 120.0])
+    >>> left = TimeLeft(lambda: next(ticks))
+    >>> left.begin(6)
+    >>> [left.advance() for _ in range(4)]  # two units from an earlier run, then a minute for each
+    ['', '', 'about 3 minutes left', 'about 2 minutes left']
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._total, self._done = 0.0, 0.0
+        self._computed, self._seconds, self._last = 0.0, 0.0, 0.0
+
+    def begin(self, total: float) -> None:
+        """So many units lie ahead."""
+        self._total, self._done = total, 0.0
+        self._computed, self._seconds, self._last = 0.0, 0.0, self._clock()
+
+    def advance(self, amount: float = 1.0) -> str:
+        """So many units more are done; the rest in words, empty as long as nothing was computed."""
+        now = self._clock()
+        took, self._last = now - self._last, now
+        self._done += amount
+        if took >= _INSTANT:
+            self._computed += amount
+            self._seconds += took
+        if not self._computed or self._done >= self._total:
+            return ""
+        return in_words((self._total - self._done) * self._seconds / self._computed)
+
+
+def in_words(seconds: float) -> str:
+    """
+    >>> in_words(20), in_words(90), in_words(9000), in_words(200_000)
+    ('about 20 seconds left', 'about 2 minutes left', 'about 2.5 hours left', 'about 2.3 days left')
+    """
+    for size, name, digits in ((86400.0, "days", 1), (3600.0, "hours", 1), (60.0, "minutes", 0)):
+        if seconds >= 1.5 * size:
+            return f"about {seconds / size:.{digits}f} {name} left"
+    return f"about {seconds:.0f} seconds left"
 
 
 class ShownProgress:
@@ -40,14 +95,13 @@ class ShownProgress:
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TimeElapsedColumn(),
-            bars.TextColumn("left"),
-            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[left]}", markup=False),
             console=console,
-            speed_estimate_period=_SPEED_WINDOW,
             disable=not console.is_terminal,
         )
         self._task: bars.TaskID | None = None
         self._lines = 0
+        self._left, self._told = TimeLeft(), False
 
     def __enter__(self) -> ShownProgress:
         self._bars.start()
@@ -62,22 +116,25 @@ class ShownProgress:
         self._bars.stop()
 
     def begin(self, label: str, total: float) -> None:
-        self._task, self._lines = self._bars.add_task(label, total=total), 0
+        self._task, self._lines = self._bars.add_task(label, total=total, left=""), 0
+        self._left.begin(total)
 
     def advance(self, amount: float = 1.0) -> None:
         if self._task is None:
             return
-        self._bars.advance(self._task, amount)
+        left = self._left.advance(amount)
+        self._bars.update(self._task, advance=amount, left=left)
         if not self._console.is_terminal:
-            self._say(next(task for task in self._bars.tasks if task.id == self._task))
+            self._say(next(task for task in self._bars.tasks if task.id == self._task), left)
 
-    def _say(self, task: bars.Task) -> None:
-        """A line for every tenth of the work."""
+    def _say(self, task: bars.Task, left: str) -> None:
+        """A line for every tenth of the work, and one for the first unit that was computed."""
         total = task.total or 1.0
         lines = int(_LINES * task.completed / total)
-        if lines > self._lines:
-            self._lines = lines
-            self._console.print(f"{task.description}: {task.completed:g} of {total:g}")
+        if lines > self._lines or (left and not self._told):
+            self._lines, self._told = lines, bool(left)
+            rest = f", {left}" if left else ""
+            self._console.print(f"{task.description}: {task.completed:g} of {total:g}{rest}")
 
 
 class ShownStatus:

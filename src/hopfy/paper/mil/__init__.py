@@ -170,13 +170,13 @@ class MIL(Experiment[MILConfig]):
         same command in the same folder take part, and what is finished is not computed again.
         """
         work = Work(config, self.data_checksum(config), store)
-        progress.begin(self.title, config.seeds * len(work.cells))
+        runs = range(config.seeds)
+        progress.begin(self.title, sum(work.size(cell, run) for cell in work.cells for run in runs))
         for _, cells in groupby(work.cells, lambda cell: cell.task):
             own = list(cells)
-            for run in range(config.seeds):
+            for run in runs:
                 for cell in own:
-                    work.start(cell, run)
-                    progress.advance()
+                    work.start(cell, run, progress)
         return _results(config, work.results())
 
     def so_far(self, config: MILConfig, store: Store) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class _Projection(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (M, D) -> (M, E)."""
-        product: Tensor = _Product.apply(self.weight, x)
+        product: Tensor = _Product.apply(self.weight, x)  # type: ignore[no-untyped-call]
         return product + self.bias
 
     def normalized(self, x: Tensor) -> Tensor:
@@ -195,7 +195,8 @@ class _LeftProduct(torch.autograd.Function):
 
 def _toward(asked: Tensor, weights: Tensor) -> Tensor:
     """Queries (M, heads, size) through the memories' projections (M, heads, size, D) to (.., D)."""
-    product: Tensor = _LeftProduct.apply(asked.flatten(0, 1), weights.flatten(0, 1))
+    vectors, matrices = asked.flatten(0, 1), weights.flatten(0, 1)
+    product: Tensor = _LeftProduct.apply(vectors, matrices)  # type: ignore[no-untyped-call]
     return product.view(*weights.shape[:2], -1)
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hopfy
-from hopfy.paper._base import Store
+from hopfy.paper._base import Progress, Store
 from hopfy.paper._shared_grid import Point, SharedGrid
 from hopfy.paper.mil._benchmarks import train_on_benchmark
 from hopfy.paper.mil._digits import DigitTask, train_on_digits
@@ -51,11 +51,27 @@ class Work:
         tasks += ["K=1"] if 1 in config.least else []
         self.cells = [Cell(task, method) for task in tasks for method in config.methods]
 
-    def start(self, cell: Cell, run: int) -> None:
+    def size(self, cell: Cell, run: int) -> int:
+        """How many training runs belong to a cell's ``run``-th seed."""
+        if run == 0:
+            return len(self._space(cell).points(cell.method))
+        return 1 if cell.task.startswith("K=") or run == 1 else 0
+
+    def start(self, cell: Cell, run: int, progress: Progress) -> None:
         """Compute what no process has taken yet of a cell's ``run``-th seed."""
         points, name = self._points(cell, run), _part(cell, run)
+        computed = 0
+
+        def compute(group: Point) -> dict[str, Any]:
+            nonlocal computed
+            found = self._compute(cell, group)
+            computed += len(group["points"])
+            progress.advance(len(group["points"]))
+            return found
+
         if points and not self._store.path(name).is_file():
-            self._grid(cell, points).work(lambda group: self._compute(cell, group), wait=False)
+            self._grid(cell, points).work(compute, wait=False)
+        progress.advance(self.size(cell, run) - computed)
 
     def finish(self, cell: Cell, run: int) -> list[dict[str, Any]]:
         """All results of a cell's ``run``-th seed, if need be after waiting for other processes."""
