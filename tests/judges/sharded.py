@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 
 import hopfy
 from hopfy.distributed import ShardedHopfieldNetwork
+from hopfy.distributed import _merge as merge
 from hopfy.search import ExactIndex
+from hopfy.search import _short as short
 from hopfy.structures import AtMostK, KSubsets, SequentialKSubsets
 
 OMEGAS: dict[str, hopfy.Omega] = {
@@ -124,6 +127,16 @@ def bits_are_those_of_one_index(rank: int, size: int, dtype: torch.dtype) -> Non
             narrow = weights.counts.double().mean() <= 4  # wider ones are summed shard by shard
             exact = {} if not narrow else {"rtol": 0.0, "atol": 0.0}
             torch.testing.assert_close(net.update(queries), states, **exact)
+
+
+def bits_hold_in_large_problems(rank: int, size: int, dtype: torch.dtype) -> None:
+    """Searches in two passes, few queries at a time, and small problems that are shared out."""
+    with (
+        mock.patch.object(short, "_FEW", 0),
+        mock.patch.object(merge, "_AT_ONCE", 7),
+        mock.patch.object(merge, "_WORTH_SHARING", 0),
+    ):
+        bits_are_those_of_one_index(rank, size, dtype)
 
 
 def sharded_queries_get_their_own_answers(rank: int, size: int) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hopfy.distributed._collectives import for_shards, gathered, summed
 from hopfy.distributed._group import Group
-from hopfy.distributed._merge import Cues, all_scores, candidates
+from hopfy.distributed._merge import Cues, all_scores, candidates, merged_weights
 from hopfy.distributed._shard import Layout, Shard
 from hopfy.network import Step
 from hopfy.omega import Omega
@@ -67,6 +67,8 @@ class Engine:
         """The weights on their support, float64, by global id, equal on all processes."""
         if self.merge == "all scores":
             return SparseRows.from_dense(self._from_all_scores(cues))
+        if not torch.is_grad_enabled():
+            return merged_weights(cues, self.omega, self.shard, self.layout, self.group)
         return weights_on(self.candidates(cues), self.omega, cues.beta)
 
     def candidates(self, cues: Cues) -> SparseRows:

@@ -15,12 +15,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy.distributed._files import share
 from hopfy.distributed._group import Group
-from hopfy.distributed._shard import TIES, Layout, Promising, Shard, kth_best
+from hopfy.distributed._shard import Layout, Shard
 from hopfy.omega import Omega
-from hopfy.search import Metric, SparseRows
+from hopfy.search import Agreement, Metric, SparseRows, peak_bytes, weights_on
 
-__all__ = ["Cues", "all_scores", "candidates", "joined"]
+__all__ = ["Cues", "agreement", "all_scores", "candidates", "joined", "merged_weights"]
+
+_AT_ONCE = 1024
+"""Queries that are looked for together."""
+_WORTH_SHARING = 1 << 13
+"""Candidates from which on the processes share the small problems out."""
+_PEAKS = 1 << 28
+"""Bytes that their search may keep between its two passes."""
 
 
 class Cues(NamedTuple):
@@ -44,6 +52,40 @@ class Cues(NamedTuple):
         return product.to(self.queries.dtype if dtype is None else dtype)
 
 
+def merged_weights(
+    cues: Cues,
+    omega: Omega,
+    shard: Shard,
+    layout: Layout,
+    group: Group,
+    metric: Metric = "inner",
+    known: Tensor | None = None,
+) -> SparseRows:
+    """The weights of all queries on their support, by global id, equal on all processes.
+
+    Where there are many candidates each process solves the problems of some queries, and all exchange
+    the solutions. No gradients.
+    """
+    found = candidates(cues, omega, shard, layout, group, metric, known)
+    if group.size == 1 or found.indices.numel() < _WORTH_SHARING:
+        return weights_on(found, omega, cues.beta)
+    first, stop = share(len(cues), group.rank, group.size)
+    own = torch.arange(first, stop)
+
+    def solve() -> Sequence[Tensor]:
+        solved = weights_on(found.take(own), omega, cues.beta[own])
+        return [solved.counts, solved.indices, solved.values]
+
+    parts = group.gather(solve)
+    return SparseRows.stack([_compressed(part, layout.columns) for part in parts])
+
+
+def _compressed(part: Sequence[Tensor], columns: int) -> SparseRows:
+    counts, indices, values = part
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return SparseRows(offsets, indices, values, columns)
+
+
 def candidates(
     cues: Cues,
     omega: Omega,
@@ -58,25 +100,29 @@ def candidates(
     if reach is None or reach.rank > layout.total:
         return _supports(cues, omega, shard, layout, group, metric, known)
     distance = reach.distance / cues.beta
-    seen: list[Promising] = []
+    size = max(1, min(_AT_ONCE, _PEAKS // peak_bytes(max(layout.counts))))
+    parts = []
+    for some in torch.split(torch.arange(len(cues)), size) if len(cues) else [torch.arange(0)]:
+        own = known if known is None or len(known) == 1 else known[some]
+        found = shard.near_best(
+            cues.queries[some], distance[some], reach.rank, metric, own, agreement(group)
+        )
+        message = _message(found, layout)
+        parts.append(joined(group.gather(lambda message=message: message), layout.columns))  # type: ignore[misc]
+    return SparseRows.stack(parts)
 
-    def best_here() -> Tensor:
-        seen.append(shard.promising(cues.queries, distance, reach.rank, metric, known))
-        return kth_best(seen[0].found, reach.rank)
 
-    if reach.rank == 1:
-        best = group.maximum(best_here).squeeze(1)
-    else:
-        tops = group.gather(lambda: [best_here().T.contiguous()])
+def agreement(group: Group) -> Agreement:
+    """From the best scores (M, k) of this process to the k-th best ones (M,) of all."""
+
+    def agree(best: Tensor) -> Tensor:
+        if best.shape[1] == 1:
+            return group.maximum(lambda: best).squeeze(1)
+        tops = group.gather(lambda: [best.T.contiguous()])
         every = torch.cat([part[0] for part in tops]).T
-        best = every.topk(reach.rank, 1).values[:, -1]
+        return every.topk(best.shape[1], 1).values[:, -1]
 
-    def send() -> Sequence[Tensor]:
-        floor = best - distance - TIES * (best.abs() + distance)
-        floor = torch.where(best.isfinite(), floor, -torch.inf)
-        return _message(shard.above(floor, seen[0], cues.queries, metric, known), layout)
-
-    return joined(group.gather(send), layout.columns)
+    return agree
 
 
 def _supports(
@@ -116,11 +162,22 @@ def _message(found: SparseRows, layout: Layout) -> list[Tensor]:
 
 def joined(messages: Sequence[Sequence[Tensor]], columns: int) -> SparseRows:
     """All candidates of each query, by increasing id."""
-    rows = torch.cat([torch.repeat_interleave(counts.long()) for counts, *_ in messages])
+    counts = torch.stack([counts.long() for counts, *_ in messages])
     ids = torch.cat([message[1] for message in messages])
     scores = torch.cat([message[2] for message in messages])
-    order = ids.argsort(stable=True)
-    order = order[rows[order].argsort(stable=True)]
-    counts = torch.stack([counts.long() for counts, *_ in messages]).sum(0)
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return SparseRows(offsets, ids[order], scores[order], columns)
+    offsets = torch.nn.functional.pad(counts.sum(0).cumsum(0), (1, 0))
+    # Ids of a message increase within a query; where those of the messages follow each other, the
+    # place of an entry is known without sorting.
+    before = offsets[:-1] + counts.cumsum(0) - counts  # (messages, queries)
+    starts = counts.flatten().cumsum(0) - counts.flatten()
+    place = torch.repeat_interleave(before.flatten() - starts, counts.flatten())
+    place += torch.arange(place.numel())
+    ordered = torch.empty_like(ids).index_copy_(0, place, ids)
+    values = torch.empty_like(scores).index_copy_(0, place, scores)
+    found = SparseRows(offsets, ordered, values, columns)
+    row = found.row_of_entry
+    if bool(((ordered.diff() < 0) & (row.diff() == 0)).any()):
+        order = ordered.argsort(stable=True)
+        order = order[row[order].argsort(stable=True)]
+        found = SparseRows(offsets, ordered[order], values[order], columns)
+    return found

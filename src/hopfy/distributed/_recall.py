@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from hopfy.distributed._engine import Engine
-from hopfy.distributed._merge import Cues, candidates
+from hopfy.distributed._merge import Cues, merged_weights
 from hopfy.distributed._network import ShardedHopfieldNetwork
 from hopfy.distributed._proof import prove
 from hopfy.memory.parts import KINDS, Piece, fill, temperature_share
 from hopfy.network import HopfieldNetwork, Kind
-from hopfy.search import Metric, SparseRows, weights_on
+from hopfy.search import Metric, SparseRows
 
 __all__ = ["Recaller", "check_fetch", "compacted"]
 
@@ -87,10 +87,9 @@ class Recaller:
         self, cues: Tensor, beta: Tensor, metric: Metric, known: Tensor | None
     ) -> SparseRows:
         engine = self._engine
-        found = candidates(
+        return merged_weights(
             Cues(cues, beta), engine.omega, engine.shard, engine.layout, engine.group, metric, known
         )
-        return weights_on(found, engine.omega, beta)
 
     def _betas(self, count: int) -> Tensor:
         return torch.full((count,), self._beta, dtype=torch.float64)

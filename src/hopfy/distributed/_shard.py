@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from hopfy.search import ExactIndex, Metric, SparseRows
+from hopfy.search import Agreement, ExactIndex, Metric, SparseRows
 
-__all__ = ["TIES", "Layout", "Numbered", "Promising", "Shard", "kth_best"]
-
-TIES = 1e-12
-"""A reach is widened by this share of the best score, so that ties survive rounding."""
-_SCRATCH = 1 << 31
-"""Bytes of candidates that one search may return before the shards have agreed on a bound."""
-
-
-_FEW = 16
-_OFTEN = 4
-"""A shard that has to search again for one query in four searches by its own reach next time."""
-_WASTED = 8
-"""And back again where it finds more than eight times what is sent."""
+__all__ = ["Layout", "Numbered", "Shard"]
 
 
 class Layout:
@@ -98,13 +84,6 @@ class Numbered(Layout):
         return True
 
 
-class Promising(NamedTuple):
-    """Scores above a shard's own reach, or its ``few`` best of each query."""
-
-    found: SparseRows
-    few: int | None
-
-
 class Shard:
     """Memories (n, D) of one process; n may be 0. Scores are float64, by the index's one rule.
 
@@ -115,7 +94,6 @@ class Shard:
         self.memories = memories
         self._index = None if index is None else (self._version, index)
         self._norm: tuple[int, Tensor] | None = None
-        self._by_own_reach = False
 
     def __len__(self) -> int:
         return self.memories.shape[0]
@@ -147,65 +125,27 @@ class Shard:
         rank: int,
         metric: Metric = "inner",
         known: Tensor | None = None,
+        agree: Agreement | None = None,
     ) -> SparseRows:
         """Scores above the ``rank``-th best one of this shard minus ``reach`` (M,).
 
-        All memories if there are no more than ``rank``. ``known`` (M, D) or (1, D): see
-        `ExactIndex.near_best`.
+        All memories if there are no more than ``rank``. ``known`` (M, D) or (1, D), and ``agree``, which
+        is called once in any case: see `ExactIndex.near_best`.
         """
         if not len(self) or not len(queries):
+            if agree is not None:
+                agree(torch.full((len(queries), rank), -torch.inf, dtype=torch.float64))
             return self.nothing(len(queries))
-        size = max(1, _SCRATCH // (16 * len(self)))
-        parts = []
-        for some in torch.split(torch.arange(len(queries)), size):
-            own = known if known is None or len(known) == 1 else known[some]
-            least = min(rank, len(self))
-            parts.append(
-                self.index.near_best(queries[some], reach[some], least, metric=metric, mask=own)
-            )
-        return SparseRows.stack(parts)
+        least = min(rank, len(self))
+        if agree is None:
+            return self.index.near_best(queries, reach, least, metric=metric, mask=known)
 
-    def promising(
-        self, queries: Tensor, reach: Tensor, rank: int, metric: Metric, known: Tensor | None
-    ) -> Promising:
-        """What to look at before the shards have agreed on the best scores.
+        def agree_on(best: Tensor) -> Tensor:
+            return agree(torch.nn.functional.pad(best, (0, rank - least), value=-torch.inf))
 
-        What is within reach of a shard's own best score may be a large part of it where the query's
-        pattern is elsewhere; its few best scores mostly hold what is within reach of the global
-        best. Which of the two is found follows from the calls before; answers do not depend on it.
-        """
-        if self._by_own_reach:
-            return Promising(self.near_best(queries, reach, rank, metric, known), None)
-        few = max(_FEW, rank)
-        nowhere = torch.zeros(len(queries), dtype=torch.float64)
-        return Promising(self.near_best(queries, nowhere, few, metric, known), few)
-
-    def above(
-        self,
-        floor: Tensor,
-        promising: Promising,
-        queries: Tensor,
-        metric: Metric,
-        known: Tensor | None,
-    ) -> SparseRows:
-        """All scores above ``floor`` (M,), which is no lower than this shard's own reach."""
-        found, few = promising
-        kept = found.kept(found.values > floor[found.row_of_entry])
-        if few is None:
-            useful = kept.values.numel() + _FEW * kept.rows
-            self._by_own_reach = found.values.numel() <= _WASTED * useful
-            return kept
-        cut = kept.counts >= min(few, len(self) + 1)  # there may be more where these come from
-        if not bool(cut.any()):
-            return kept
-        rows = cut.nonzero().flatten()
-        self._by_own_reach = _OFTEN * len(rows) > len(cut)
-        top = kth_best(found, 1)[rows, 0]
-        own = known if known is None or len(known) == 1 else known[rows]
-        more = self.near_best(queries[rows], (top - floor[rows]).clamp_min(0.0), 1, metric, own)
-        more = more.kept(more.values > floor[rows][more.row_of_entry])
-        whole = (~cut).nonzero().flatten()
-        return SparseRows.assemble([(whole, kept.take(whole)), (rows, more)])
+        return self.index.near_best(
+            queries, reach, least, metric=metric, mask=known, agree=agree_on
+        )
 
     def scores(
         self, queries: Tensor, metric: Metric = "inner", known: Tensor | None = None
@@ -221,17 +161,3 @@ class Shard:
         """No candidates."""
         like = torch.empty(0, dtype=torch.float64)
         return SparseRows.empty(rows, len(self), like)
-
-
-def kth_best(found: SparseRows, k: int) -> Tensor:
-    """The k best values (rows, k) of each row, best first; -inf where a row has fewer."""
-    best = torch.full((found.rows, k), -torch.inf, dtype=torch.float64)
-    if not found.values.numel():
-        return best
-    order = found.values.argsort(descending=True, stable=True)
-    row = found.row_of_entry[order]
-    order = order[row.argsort(stable=True)]
-    place = torch.arange(order.numel()) - found.offsets[:-1][found.row_of_entry]
-    kept = place < k
-    best[found.row_of_entry[kept], place[kept]] = found.values[order[kept]]
-    return best

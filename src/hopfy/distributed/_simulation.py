@@ -19,7 +19,7 @@ from torch import Tensor
 from hopfy._facts import Reach
 from hopfy.distributed._files import share
 from hopfy.distributed._merge import joined
-from hopfy.distributed._shard import TIES, Shard, kth_best
+from hopfy.distributed._shard import Shard
 from hopfy.omega import Omega
 from hopfy.search import SparseRows, weights_on
 
@@ -29,6 +29,8 @@ _CANDIDATE = 16
 """Bytes of an id and a score."""
 _COUNT = 4
 """Bytes of the number of candidates of one query."""
+_BEYOND = 1e300
+"""A score that nothing reaches."""
 
 
 @dataclass(frozen=True)
@@ -139,25 +141,22 @@ def _searched(
     distance = torch.full((len(queries),), reach.distance, dtype=torch.float64)
     parts = [share(len(memories), rank, shards) for rank in range(shards)]
     held = [Shard(memories[first:stop]) for first, stop in parts]
-    _ = max(held, key=len).promising(
-        queries, distance, reach.rank, "inner", None
-    )  # compiles, where it must
-    found, seconds = [], []
+    tops: list[Tensor] = []
+
+    def listen(best: Tensor) -> Tensor:
+        """Note what a shard says, and let it go on as if nothing were within reach."""
+        tops.append(best)
+        return torch.full((len(best),), _BEYOND, dtype=torch.float64)
+
     for shard in held:
-        _ = shard.index if len(shard) else None  # built once, not part of a query
+        shard.near_best(queries, distance, reach.rank, agree=listen)  # indexes, compiles
+    best = torch.cat(tops, 1).topk(reach.rank, 1).values[:, -1]
+    sent, seconds = [], []
+    for (first, _), shard in zip(parts, held, strict=True):
         begun = time.process_time()
-        found.append(shard.promising(queries, distance, reach.rank, "inner", None))
+        kept = shard.near_best(queries, distance, reach.rank, agree=lambda _: best)
         seconds.append(time.process_time() - begun)
-    tops = torch.cat([kth_best(part.found, reach.rank) for part in found], 1)
-    best = tops.topk(reach.rank, 1).values[:, -1]
-    floor = best - reach.distance - TIES * (best.abs() + reach.distance)
-    floor = torch.where(best.isfinite(), floor, -torch.inf)
-    sent = []
-    for place, (shard, own) in enumerate(zip(held, found, strict=True)):
-        begun = time.process_time()
-        kept = shard.above(floor, own, queries, "inner", None)
-        seconds[place] += time.process_time() - begun
-        indices = kept.indices + parts[place][0]
+        indices = kept.indices + first
         sent.append(SparseRows(kept.offsets, indices, kept.values, len(memories)))
     return sent, max(seconds)
 

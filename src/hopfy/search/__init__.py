@@ -4,5 +4,16 @@ from hopfy.search._candidates import weights_on
 from hopfy.search._index import ExactIndex, Metric, Top, Update
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._sparse_rows import SparseRows
+from hopfy.search._two_pass import Agreement, peak_bytes
 
-__all__ = ["ExactIndex", "Metric", "PreparedMap", "SparseRows", "Top", "Update", "weights_on"]
+__all__ = [
+    "Agreement",
+    "ExactIndex",
+    "Metric",
+    "PreparedMap",
+    "SparseRows",
+    "Top",
+    "Update",
+    "peak_bytes",
+    "weights_on",
+]

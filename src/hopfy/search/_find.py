@@ -16,11 +16,22 @@ from hopfy.search._problem import Problem
 from hopfy.search._short import Short, short_of
 from hopfy.search._state import State
 from hopfy.search._sweep import QUERIES, exact_rows, sweep
+from hopfy.search._two_pass import (
+    Agreement,
+    Looked,
+    best_of,
+    collected,
+    floors_of,
+    looked_at,
+    peak_bytes,
+)
 
-__all__ = ["SCRATCH", "find", "reference_scores"]
+__all__ = ["SCRATCH", "find", "find_in_two_passes", "reference_scores"]
 
 SCRATCH = 256 << 20
 """Bytes that a search may use beyond its answer, by default."""
+_MANY = 1 << 16
+"""From so many memories on, the best scores are looked for first, and then what is within reach."""
 _TRIAL = 32
 """Queries that show whether pruning helps, before the others follow."""
 
@@ -43,14 +54,20 @@ def find(
     if short is not None and wanted.numel():
         yield _all_at_once(short, problem.take(wanted), wanted)
         return
-    left: list[Tensor] = []
-    for places, found, rows in _sweeps(state, problem, wanted):
-        yield places, found, rows
-        left.append(places[torch.from_numpy(found.status != select.FINE)])
-    rest = torch.cat(left) if left else wanted[:0]
-    if rest.numel():
-        for places, found in exact_rows(state.rows, problem.take(rest), scratch):
-            yield rest[places], found, np.arange(places.numel())
+    if state.stored < _MANY or not bool(problem.reach.isfinite().all()):
+        left: list[Tensor] = [wanted[:0]]
+        for places, found, rows in _sweeps(state, problem, wanted):
+            yield places, found, rows
+            left.append(places[torch.from_numpy(found.status != select.FINE)])
+        wanted = torch.cat(left).sort().values
+    if not bool(problem.reach[wanted].isfinite().all()):
+        yield from _by_rows(state, problem, wanted, scratch)
+        return
+    # What is within reach of the best score so far may be much, until the best one is met.
+    size = max(1, scratch // peak_bytes(state.stored))
+    for some in torch.split(wanted, size) if wanted.numel() else ():
+        for places, found, rows in find_in_two_passes(state, problem.take(some), None, scratch):
+            yield some[places], found, rows
 
 
 def _simply(state: State, problem: Problem) -> Short | None:
@@ -94,10 +111,82 @@ def _sweeps(
             left.append(places[again])
             kept = (~again).nonzero().squeeze(1)
             yield from _reported(places[kept], _take(found, kept))
-        wanted = torch.cat(left) if left else wanted
+        wanted = torch.cat(left).sort().values if left else wanted
     for places in _in_blocks(wanted):
         some = problem.take(places)
         yield from _reported(places, sweep(state.rows, some, _plain_bounds(state, some)))
+
+
+def find_in_two_passes(
+    state: State, problem: Problem, agree: Agreement | None, scratch: int
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    """The same as `find` where the best scores are not met early; for compiled states.
+
+    ``agree`` is called once, with the best scores of all queries.
+    """
+    wanted = problem.queries.isfinite().all(1).nonzero().squeeze(1)
+    looked = list(_first_passes(state, problem, wanted))
+    best = best_of(looked, problem)
+    unseen = _rows_with(looked, select.GAVE_UP)
+    for places, found in exact_rows(state.rows, problem.take(unseen), scratch):
+        best[unseen[places]] = torch.from_numpy(found.best).sort(1, descending=True).values
+    floors = floors_of(best[:, -1] if agree is None else agree(best), problem)
+    left = [unseen]
+    for part in looked:
+        found = collected(state.rows, part, floors[part.places])
+        yield part.places, found, np.flatnonzero(found.status == select.FINE)
+        failed = (found.status != select.FINE) & (part.found.status == select.FINE)
+        left.append(part.places[torch.from_numpy(failed)])
+    rest = torch.cat(left).sort().values
+    anywhere = torch.full_like(problem.reach, torch.inf)
+    yield from _above(state, problem._replace(floors=floors, reach=anywhere), rest, scratch)
+
+
+def _rows_with(looked: Sequence[Looked], status: int) -> Tensor:
+    parts = [part.places[torch.from_numpy(part.found.status == status)] for part in looked]
+    return torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values
+
+
+def _above(
+    state: State, problem: Problem, wanted: Tensor, scratch: int
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    """All scores above the problem's floors, under the plain product and then without bounds."""
+    left: list[Tensor] = []
+    for places in _in_blocks(wanted):
+        some = problem.take(places)
+        found = sweep(state.rows, some, _plain_bounds(state, some))
+        yield from _reported(places, found)
+        left.append(places[torch.from_numpy(found.status != select.FINE)])
+    rest = torch.cat(left) if left else wanted[:0]
+    yield from _by_rows(state, problem, rest, scratch)
+
+
+def _by_rows(
+    state: State, problem: Problem, wanted: Tensor, scratch: int
+) -> Iterator[tuple[Tensor, Found, Array]]:
+    """Without bounds: some whole rows of exact scores at a time."""
+    if wanted.numel():
+        for places, found in exact_rows(state.rows, problem.take(wanted), scratch):
+            yield wanted[places], found, np.arange(places.numel())
+
+
+def _first_passes(state: State, problem: Problem, wanted: Tensor) -> Iterator[Looked]:
+    """The best scores of all wanted queries, under the bounds that `_sweeps` would take."""
+    principal = None if problem.measure is Measure.PARTIAL else state.principal_for(problem)
+    if principal is not None:
+        left: list[Tensor] = []
+        for number, places in enumerate(_with_a_trial(wanted)):
+            if number == 1 and 2 * left[0].numel() > _TRIAL:
+                left.append(wanted[_TRIAL:])
+                break
+            budget = budget_for(state.memories)
+            looked = looked_at(state.rows, places, problem.take(places), principal, budget)
+            left.append(places[looked.gave_up])
+            yield looked.kept()
+        wanted = torch.cat(left).sort().values if left else wanted
+    for places in _in_blocks(wanted):
+        some = problem.take(places)
+        yield looked_at(state.rows, places, some, _plain_bounds(state, some))
 
 
 def _plain_bounds(state: State, problem: Problem) -> Bounds:

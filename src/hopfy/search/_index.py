@@ -27,6 +27,7 @@ from hopfy.search._searches import (
 from hopfy.search._short import FixedUpdate, quick_step, short_of, short_singles
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import ProvenLeads, State
+from hopfy.search._two_pass import Agreement
 from hopfy.search._updates import Metric, numbered, parts, step, weights
 
 __all__ = ["ExactIndex", "Metric", "Top", "Update"]
@@ -382,17 +383,22 @@ class ExactIndex:
         *,
         metric: Metric = "inner",
         mask: Tensor | None = None,
+        agree: Agreement | None = None,
     ) -> SparseRows:
         """All memories whose score is above the ``rank``-th best one minus ``reach``.
 
         What trails by exactly ``reach`` is there too, and what is within rounding of it: the reach
         is widened by 1e-12 of the best score. The values are scores in float64. ``mask`` (M, D) or
         (1, D) marks the coordinates that a query contains, as in `parts`.
+
+        ``agree``, for an index that holds a part of a larger set, is called once with the best scores
+        of all queries here, (M, rank) and best first, and returns the rank-th best ones (M,) of the
+        whole set, which then count. A search with it keeps about N / 4 bytes of each query.
         """
         state = self._state
         flat = _checked(state, queries, metric)
         distance = torch.as_tensor(reach, dtype=torch.float64, device="cpu").expand(flat.shape[0])
-        return near(state, flat, distance, rank, metric, mask, self.scratch)
+        return near(state, flat, distance, rank, metric, mask, self.scratch, agree)
 
     @torch.no_grad()
     def rivals(self, members: Tensor, lead: Tensor) -> tuple[SparseRows, Tensor]:

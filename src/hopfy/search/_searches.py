@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from hopfy._kernels.select import Array, Found
 from hopfy.search._bounds import rounding, widened
 from hopfy.search._candidates import best_first, rows_of
-from hopfy.search._find import find
+from hopfy.search._find import find, find_in_two_passes
 from hopfy.search._problem import Problem
 from hopfy.search._short import short_of, short_verdicts
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import State
+from hopfy.search._two_pass import Agreement, floors_of
 from hopfy.search._updates import Metric, numbered, problem_of
 
 __all__ = ["best", "inside", "near", "numbers_of", "rivals", "separations", "verdicts"]
@@ -63,13 +67,35 @@ def near(
     metric: Metric,
     mask: Tensor | None,
     scratch: int,
+    agree: Agreement | None = None,
 ) -> SparseRows:
-    """All memories above the ``rank``-th best score minus ``reach`` (M,), with their scores."""
+    """All memories above the ``rank``-th best score minus ``reach`` (M,), with their scores.
+
+    With ``agree``, the rank-th best scores are those that it gives for the best ones found here.
+    """
     if mask is None:
         problem = problem_of(state, queries.double(), metric, rank, reach)
     else:
         problem = state.partial(queries.double(), mask, rank, reach)
-    return numbered(state, _found(state, problem, queries, scratch))
+    if agree is None:
+        return numbered(state, _found(state, problem, queries, scratch))
+    if state.is_compiled and short_of(state, queries.shape[0]) is None:
+        steps = find_in_two_passes(state, problem, agree, scratch)
+        return numbered(state, _assembled(steps, state, queries))
+    found = _found(state, problem, queries, scratch)
+    floors = floors_of(agree(_best_values(found, rank)), problem)
+    return numbered(state, found.kept(found.values > floors[found.row_of_entry]))
+
+
+def _best_values(found: SparseRows, k: int) -> Tensor:
+    """The k best values (rows, k) of each row, best first; -inf where a row has fewer."""
+    best = torch.full((found.rows, k), -torch.inf, dtype=torch.float64)
+    order = found.values.argsort(descending=True, stable=True)
+    order = order[found.row_of_entry[order].argsort(stable=True)]
+    place = torch.arange(order.numel()) - found.offsets[:-1][found.row_of_entry]
+    kept = place < k
+    best[found.row_of_entry[kept], place[kept]] = found.values[order[kept]]
+    return best
 
 
 def rivals(state: State, members: Tensor, lead: Tensor, scratch: int) -> tuple[SparseRows, Tensor]:
@@ -125,8 +151,14 @@ def numbers_of(state: State) -> Tensor:
 
 def _found(state: State, problem: Problem, queries: Tensor, scratch: int) -> SparseRows:
     """All candidates with their scores; rows of queries that are not finite are empty."""
+    return _assembled(find(state, problem, scratch), state, queries)
+
+
+def _assembled(
+    steps: Iterator[tuple[Tensor, Found, Array]], state: State, queries: Tensor
+) -> SparseRows:
     found = []
-    for places, some, complete in find(state, problem, scratch):
+    for places, some, complete in steps:
         chosen = places[torch.from_numpy(complete)]
         if complete.size:
             found.append((chosen, rows_of(some, complete, state.stored)))

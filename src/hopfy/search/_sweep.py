@@ -14,7 +14,17 @@ from hopfy._runtime.precision import full_precision, outside_autocast
 from hopfy.search._bounds import BLOCK, Bounds, Left, widened
 from hopfy.search._problem import Problem
 
-__all__ = ["QUERIES", "Rows", "exact_rows", "sweep", "whole_scores"]
+__all__ = [
+    "QUERIES",
+    "Rows",
+    "blocks_of",
+    "exact_rows",
+    "grouped",
+    "room_for",
+    "start_of",
+    "sweep",
+    "whole_scores",
+]
 
 QUERIES = 1024
 """Queries per pass."""
@@ -52,28 +62,40 @@ def sweep(rows: Rows, problem: Problem, bounds: Bounds, budget: int | None = Non
     A query whose bounds rule out so little that it exceeds ``budget`` (see `Search`) gives up. Rows
     come back with a status; the candidates of those with status `select.FINE` are complete.
     """
-    count, queries = rows.memories.shape[0], problem.queries.shape[0]
-    left = bounds.left(problem.bounded)
-    if problem.bias_error is not None and problem.constant is not None:
-        left.slack.add_(problem.bias_error.unsqueeze(1)).add_(problem.constant)
-    room = min(count, max(_ROOM, 2 * problem.rank)) + 1
-    found = Found.nothing(queries, problem.rank, room)
-    found.floor[:] = problem.floors.numpy()
-    found.status[~left.safe.numpy()] = select.GAVE_UP
-    _run(rows, problem, bounds, left, found, _NO_LIMIT if budget is None else budget)
+    room = room_for(rows.memories.shape[0], problem.rank)
+    left, found, limit = start_of(problem, bounds, budget, room)
+    by_memory = select.by_memory(problem.queries.shape[0])
+    for block, fine, search in blocks_of(rows, problem, bounds, left, limit, by_memory):
+        select.solve(block, fine, search, found)
     return found
 
 
-def _run(
-    rows: Rows, problem: Problem, bounds: Bounds, left: Left, found: Found, budget: int
-) -> None:
+def room_for(count: int, rank: int) -> int:
+    """Candidates of one query that a pass over so many memories has room for."""
+    return min(count, max(_ROOM, 2 * rank)) + 1
+
+
+def start_of(
+    problem: Problem, bounds: Bounds, budget: int | None, room: int
+) -> tuple[Left, Found, int]:
+    """The queries' side of the bounds, nothing found yet, and the budget as a number."""
+    left = bounds.left(problem.bounded)
+    if problem.bias_error is not None and problem.constant is not None:
+        left.slack.add_(problem.bias_error.unsqueeze(1)).add_(problem.constant)
+    found = Found.nothing(problem.queries.shape[0], problem.rank, room)
+    found.floor[:] = problem.floors.numpy()
+    found.status[~left.safe.numpy()] = select.GAVE_UP
+    return left, found, _NO_LIMIT if budget is None else budget
+
+
+def blocks_of(
+    rows: Rows, problem: Problem, bounds: Bounds, left: Left, budget: int, transposed: bool
+) -> Iterator[tuple[Block, Fine, Search]]:
+    """Upper bounds of all memories, one block after the other in one buffer."""
     queries, count = left.vectors.shape[0], rows.memories.shape[0]
-    group = max(1, min(16, _SCORES // (max(1, queries) * BLOCK)))
-    step = group * BLOCK
+    step, slack = grouped(left)
     buffer = torch.empty(queries * min(step, count), dtype=left.vectors.dtype, device="cpu")
-    slack = _grouped(left.slack, group)
     fine_queries = left.fine.numpy()
-    transposed = select.by_memory(queries)
     vectors = left.vectors.mT.contiguous() if transposed else left.vectors
     for number, first in enumerate(range(0, count, step)):
         stop = min(first + step, count)
@@ -84,7 +106,14 @@ def _run(
             upper = _product(vectors, right.mT, part.view(queries, -1))
         block = Block(upper.numpy(), slack[number], first, stop == count)
         fine = Fine(fine_queries, bounds.fine[first:stop].numpy())
-        select.solve(block, fine, rows.search(problem, first, stop, budget), found)
+        yield block, fine, rows.search(problem, first, stop, budget)
+
+
+def grouped(left: Left) -> tuple[int, np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    """Memories per block for so many queries, and the largest slack of each block (blocks, M)."""
+    group = max(1, min(16, _SCORES // (max(1, left.vectors.shape[0]) * BLOCK)))
+    parts = [part.amax(0) for part in torch.split(left.slack, group)]
+    return group * BLOCK, np.ascontiguousarray(torch.stack(parts).numpy())
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -93,12 +122,6 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
         if full_precision(left):
             return torch.mm(left, right, out=out)
         return out.copy_(left.double() @ right.double())
-
-
-def _grouped(slack: Tensor, group: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """The largest slack of each ``group`` of blocks."""
-    parts = [part.amax(0) for part in torch.split(slack, group)]
-    return np.ascontiguousarray(torch.stack(parts).numpy())
 
 
 def exact_rows(rows: Rows, problem: Problem, scratch: int) -> Iterator[tuple[Tensor, Found]]:

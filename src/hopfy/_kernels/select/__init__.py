@@ -38,6 +38,7 @@ from hopfy._runtime.threads import over_rows
 
 __all__ = [
     "ALL_ALIVE",
+    "CHUNK",
     "FINE",
     "FULL",
     "GAVE_UP",
@@ -58,13 +59,17 @@ __all__ = [
     "fingerprint",
     "keep_above_floor",
     "lone_candidates",
+    "look",
     "mix",
     "padded_scores",
+    "revisit",
     "solve",
     "threshold_step",
     "verdicts",
 ]
 
+CHUNK = 16
+"""Memories that share a peak, see `look`."""
 _MANY_QUERIES = 32
 _GROUP = 64  # queries that `collect_by_memory` compares together
 _COMPARED_AT_ONCE = 8
@@ -85,6 +90,43 @@ def by_memory(queries: int) -> bool:
     are too short to be compared fast.
     """
     return queries >= _MANY_QUERIES
+
+
+def look(block: Block, fine: Fine, search: Search, found: Found, peaks: Array) -> None:
+    """The first of two passes: best scores, and ``peaks`` (rows, chunks), the highest bounds.
+
+    The block's bounds are ``upper[row, c]``.
+    """
+    rows, width = block.upper.shape
+    over_rows(_peak_loops().look, rows, rows * width, block, fine, search, found, peaks)
+
+
+def revisit(
+    vectors: Array,
+    right: Array,
+    first: int,
+    slack: Array,
+    fine: Fine,
+    search: Search,
+    peaks: Array,
+    found: Found,
+) -> None:
+    """The second pass: the scores above ``found.floor`` among the memories ``first ..``.
+
+    ``vectors`` (rows, K) and ``right`` (n, K) are the two sides of the bounds, see `Block`.
+    """
+    rows, chunks = vectors.shape[0], right.shape[0] // CHUNK
+    over_rows(
+        _peak_loops().revisit, rows, rows * chunks, vectors, right, first, slack, fine, search,
+        peaks, found,
+    )  # fmt: skip
+
+
+def _peak_loops() -> Any:
+    loops = compiled("select.cpu_peaks")
+    if loops is None:
+        raise RuntimeError("expected numba for the compiled selection; check `compiled` first.")
+    return loops
 
 
 def solve(block: Block, fine: Fine, search: Search, found: Found) -> None:
