@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hopfy._files.tensors import StoredFile
 from hopfy._renamed import renamed_arguments
+from hopfy._runtime.precision import outside_autocast
 from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.memory._arrays import (
     ArrayLike,
@@ -24,6 +25,7 @@ from hopfy.memory._arrays import (
     in_kind_of,
 )
 from hopfy.memory._dynamics import Engine
+from hopfy.memory._entries import Chunk, Entry, Neighbors, chunks_of, value_at
 from hopfy.memory._estimator import Estimator
 from hopfy.memory._filed import Filed
 from hopfy.memory._guarantee import Guarantee, guarantee
@@ -31,7 +33,8 @@ from hopfy.memory._lift import squared_lengths
 from hopfy.memory._ordered import Ordered
 from hopfy.memory._recall import Collector, Recall, certain_recall
 from hopfy.memory._settings import Compare, Settings
-from hopfy.memory._store import Contents, Snapshot, Store
+from hopfy.memory._store import Snapshot, Store
+from hopfy.memory._streamed import Streamed
 from hopfy.memory._writer import Writer
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Omega
@@ -40,32 +43,6 @@ from hopfy.search import PreparedMap
 __all__ = ["AssociativeMemory", "Chunk", "Entry", "Neighbors"]
 
 _SCRATCH = 256 << 20
-
-
-class Chunk(NamedTuple):
-    """Some stored patterns: ids (M,), patterns (M, D) and values (M, ...) or None."""
-
-    ids: Tensor
-    patterns: Tensor
-    values: Any
-
-
-class Entry(NamedTuple):
-    """One stored pattern: its id, the pattern (D,) and its value or None."""
-
-    id: int
-    pattern: Tensor
-    value: Any
-
-
-class Neighbors(NamedTuple):
-    """The k best patterns of each query: ``ids`` (..., k), and ``scores`` (..., k) in float64.
-
-    Scores are distances, the smallest first, or inner products, the largest first.
-    """
-
-    ids: Any
-    scores: Any
 
 
 class AssociativeMemory(Filed, Estimator, Ordered):
@@ -191,7 +168,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
             raise KeyError(f"expected an id that is stored, got {number} (the memory is empty).")
         place = int(store.places_of(torch.tensor([number], device="cpu"))[0])
         contents = store.contents
-        return Entry(number, contents.patterns[place].clone(), _value_at(contents, place))
+        return Entry(number, contents.patterns[place].clone(), value_at(contents, place))
 
     def __getitem__(self, one: int) -> Entry:
         return self.get(one)
@@ -221,7 +198,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
             raise ValueError(f"expected size to be an integer >= 1, got {size!r}.")
         store = self._store
         contents = None if store is None else store.snapshot().contents
-        return iter(()) if contents is None else _chunks(contents, size)
+        return iter(()) if contents is None else chunks_of(contents, size)
 
     # ------------------------------------------------------------------ recall
 
@@ -257,10 +234,26 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         if found is not None:
             return certain_recall(contents, found, cues.shape[:-1], queries)
         collector = Collector(engine, flat, contents.codec)
-        with torch.no_grad(), one_thread_if_crowded():
-            for piece in engine.pieces(flat, flat_known):
-                collector.take(piece)
+        with torch.no_grad(), one_thread_if_crowded(), outside_autocast(flat):
+            if engine.omega.is_softmax:
+                self._stream(snapshot, engine, flat, flat_known, collector)
+            else:
+                for piece in engine.pieces(flat, flat_known):
+                    collector.take(piece)
         return collector.answer(cues.shape[:-1], queries)
+
+    def _stream(
+        self,
+        snapshot: Snapshot,
+        engine: Engine,
+        cues: Tensor,
+        known: Tensor | None,
+        collector: Collector,
+    ) -> None:
+        beta, scratch = float(engine.network.beta), self._scratch
+        streamed = Streamed(engine.contents, snapshot.alive, beta, scratch, engine.max_steps)
+        for mixture in streamed.mixtures(cues, known):
+            collector.take_mixture(mixture, streamed)
 
     @renamed_arguments(known="mask")
     def predict(self, queries: ArrayLike, mask: ArrayLike | None = None) -> Any:
@@ -408,7 +401,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
     def _snapshot_for_recall(self) -> Snapshot:
         """A state that need not be compacted, where a search is all that looks at its rows."""
         store, settings = self._store, self._settings
-        searched = settings.beta is not None and not settings.omega.is_softmax
+        searched = settings.beta is not None
         if (
             store is None
             or not searched
@@ -453,29 +446,6 @@ class AssociativeMemory(Filed, Estimator, Ordered):
             index = index.with_scratch(self._scratch)
         prepared = snapshot.derived("prepared", lambda: PreparedMap.of(network.omega))
         return Engine(snapshot.contents, network, index, self._scratch, max_steps, prepared)
-
-
-def _value_at(contents: Contents, place: int) -> Any:
-    if contents.values is None:
-        return None
-    value = contents.values[place].clone()
-    if contents.codec is not None:
-        return contents.codec.value(int(value))
-    return value if value.ndim else value.item()
-
-
-def _chunks(contents: Contents, size: int) -> Iterator[Chunk]:
-    for start in range(0, contents.rows.shape[0], size):
-        part = slice(start, start + size)
-        values = None if contents.values is None else contents.values[part].clone()
-        if values is not None and contents.codec is not None:
-            yield Chunk(
-                contents.ids[part].clone(),
-                contents.patterns[part].clone(),
-                contents.codec.decoded(values),
-            )
-            continue
-        yield Chunk(contents.ids[part].clone(), contents.patterns[part].clone(), values)
 
 
 def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:

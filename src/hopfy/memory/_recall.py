@@ -13,6 +13,7 @@ from hopfy._renamed import renamed_attributes
 from hopfy.memory._arrays import ArrayLike, in_kind_of
 from hopfy.memory._dynamics import KINDS, Engine, Piece
 from hopfy.memory._store import Contents
+from hopfy.memory._streamed import Mixture, Streamed
 from hopfy.memory._values import Codec
 from hopfy.network import Kind
 from hopfy.search import SparseRows
@@ -151,6 +152,8 @@ class Collector:
             self.values = contents.values.new_empty(rows, *contents.values.shape[1:])
         self._kept: list[tuple[Tensor, SparseRows]] | None = []
         self._room = engine.scratch // 2
+        self._before: Tensor | None = None
+        self._streamed: Streamed | None = None
 
     def take(self, piece: Piece) -> None:
         places, weights = piece.places, piece.weights
@@ -167,6 +170,19 @@ class Collector:
             self._kept = None
         elif self._kept is not None:
             self._kept.append((places, weights))
+
+    def take_mixture(self, mixture: Mixture, streamed: Streamed) -> None:
+        """A recall whose weights were streamed: asked for, they are computed again from ``before``."""
+        self._streamed = streamed
+        places = mixture.places
+        self.states[places], self.top[places] = mixture.states, mixture.top
+        self.size[places], self.steps[places] = mixture.size, mixture.steps
+        self.kind[places] = mixture.kinds
+        if self.values is not None and mixture.values is not None:
+            self.values[places] = mixture.values
+        if self._before is None:
+            self._before = torch.empty_like(self.states)
+        self._before[places] = mixture.before
 
     def answer(self, shape: torch.Size, question: ArrayLike) -> Recall:
         contents = self._engine.contents
@@ -195,6 +211,9 @@ class Collector:
         )
 
     def _weights(self, contents: Contents) -> Callable[[int], tuple[Tensor, Tensor]]:
+        streamed, before = self._streamed, self._before
+        if streamed is not None and before is not None:
+            return lambda row: streamed.weights(before[row : row + 1]).row(0)
         if self._kept is None:
             index, network, states = self._engine.index, self._engine.network, self.states
 

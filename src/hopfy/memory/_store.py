@@ -71,6 +71,11 @@ class Snapshot:
     def __len__(self) -> int:
         return self.contents.rows.shape[0]
 
+    @property
+    def alive(self) -> Tensor | None:
+        """(N,) booleans, False where a row was removed; None: all are there."""
+        return None
+
     def separations(self) -> Separations:
         """The separations of all rows; computed once, from those of the states before."""
         with self._lock:
@@ -135,6 +140,15 @@ class ThinnedSnapshot(Snapshot):
 
     def __len__(self) -> int:
         return super().__len__() - self._gone.numel()
+
+    @property
+    def alive(self) -> Tensor | None:
+        def make() -> Tensor:
+            alive = torch.ones(self.contents.rows.shape[0], dtype=torch.bool, device="cpu")
+            alive[self._gone] = False
+            return alive
+
+        return self.derived("alive", make)
 
     def separations(self) -> Separations:
         raise RuntimeError("expected a compacted state; use Store.snapshot().")

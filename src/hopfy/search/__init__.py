@@ -3,6 +3,7 @@
 from hopfy.search._candidates import weights_on
 from hopfy.search._index import ExactIndex, Metric, Top, Update
 from hopfy.search._prepared import PreparedMap
+from hopfy.search._softmax import SoftmaxRows
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._two_pass import Agreement, peak_bytes
 
@@ -11,6 +12,7 @@ __all__ = [
     "ExactIndex",
     "Metric",
     "PreparedMap",
+    "SoftmaxRows",
     "SparseRows",
     "Top",
     "Update",
