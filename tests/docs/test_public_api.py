@@ -72,7 +72,8 @@ def _members(kind: type) -> Iterator[str]:
         if owner is None or not owner.__module__.startswith("hopfy"):
             continue
         member = inspect.getattr_static(kind, name)
-        if isinstance(member, property):
+        declared = [vars(base).get(name) for base in kind.__mro__]
+        if any(isinstance(each, property) for each in declared):  # a class may answer by a constant
             yield f"  .{name}"
         elif callable(getattr(kind, name, None)) and not isinstance(member, type):
             yield f"  .{name}{_signature(getattr(kind, name))}"

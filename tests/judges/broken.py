@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -65,23 +66,32 @@ def bad_inputs(rank: int, size: int) -> dict[str, tuple[str, str]]:
     return seen
 
 
-class _OutOfMemory(hopfy.Tsallis):
-    """A map that fails on one process in the third small problem."""
+class _FailsLater(hopfy.Tsallis):
+    """A map that fails, on guilty processes, in the third small problem."""
 
-    def __init__(self, guilty: bool) -> None:
+    def __init__(self, guilty: bool, fail: Callable[[], None]) -> None:
         super().__init__(2.0)
         object.__setattr__(self, "_left", 3 if guilty else 1 << 30)
+        object.__setattr__(self, "_fail", fail)
 
     def __call__(self, scores, mask=None, *, dim=-1):
         object.__setattr__(self, "_left", self._left - 1)
         if self._left == 0:
-            raise MemoryError("no memory left for the scores")
+            self._fail()
         return super().__call__(scores, mask, dim=dim)
+
+
+def _run_out_of_memory() -> None:
+    raise MemoryError("no memory left for the scores")
+
+
+def _end_at_once() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def out_of_memory_in_a_step(rank: int, size: int) -> tuple[str, str]:
     mine = part(memories_of(), rank, shares(size, "even"))
-    net = ShardedHopfieldNetwork(mine, _OutOfMemory(rank == 1), 0.7, timeout=20)
+    net = ShardedHopfieldNetwork(mine, _FailsLater(rank == 1, _run_out_of_memory), 0.7, timeout=20)
     return _seen(lambda: net.retrieve(queries_of(memories_of())))
 
 
@@ -115,21 +125,9 @@ def traffic(rank: int, size: int, count: int, candidates: int) -> tuple[int, int
 def killed_during_a_retrieval(rank: int, size: int, timeout: float) -> tuple[str, str, float]:
     """The last process kills itself at its third step; what the others see, and when."""
     mine = part(memories_of(), rank, shares(size, "even"))
-    omega = _Fatal(rank == size - 1)
+    omega = _FailsLater(rank == size - 1, _end_at_once)
     net = ShardedHopfieldNetwork(mine, omega, 0.7, timeout=timeout)
     begun = time.monotonic()
     seen = _seen(lambda: net.retrieve(queries_of(memories_of()), max_steps=50, tol=0.0))
     again = _seen(lambda: net.update(queries_of(memories_of())))
     return (*seen, again[0], time.monotonic() - begun)
-
-
-class _Fatal(hopfy.Tsallis):
-    def __init__(self, guilty: bool) -> None:
-        super().__init__(2.0)
-        object.__setattr__(self, "_left", 3 if guilty else 1 << 30)
-
-    def __call__(self, scores, mask=None, *, dim=-1):
-        object.__setattr__(self, "_left", self._left - 1)
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(scores, mask, dim=dim)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import as_scores
 from hopfy._facts import Described
-from hopfy.omega import Omega
-from hopfy.states import State, state_from
+from hopfy.states import State
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -23,7 +22,6 @@ __all__ = [
     "check_layout",
     "check_options",
     "checked_shard",
-    "checked_state",
     "checked_values",
     "digest",
     "local",
@@ -75,17 +73,6 @@ def checked_shard(memories: object) -> Tensor:
             "expected finite memories, got NaN or infinity in them; remove those patterns."
         )
     return rows
-
-
-def checked_state(state: State | str, omega: Omega) -> State:
-    """The regularizer of the states; one of states or weights must be bounded."""
-    made = state_from(state)
-    if not (omega.is_bounded or made.is_bounded):
-        raise ValueError(
-            "expected a state space that is bounded (Sign, Tanh, Ball, LayerNorm), as the weights of "
-            f"{omega.name} are not, got {made}: its updates would grow without end."
-        )
-    return made
 
 
 def checked_values(values: object, memories: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from hopfy.distributed._inputs import (
     check_layout,
     check_options,
     checked_shard,
-    checked_state,
     checked_values,
     digest,
     local,
@@ -37,6 +36,7 @@ from hopfy.network import (
     Rules,
     Step,
     attach_implicit_gradient,
+    checked_state,
     iterate,
     kept_in_place,
 )

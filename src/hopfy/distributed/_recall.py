@@ -71,13 +71,13 @@ class Recaller:
         weights = self._weights(cues, self._betas(len(cues)), metric, None)
         done = self._proven(weights)
         if bool(done.any()):
-            yield _certain(places[done], weights.take(done.nonzero().flatten()))
+            yield Piece.certain(places[done], weights.take(done.nonzero().flatten()))
         left = (~done).nonzero().flatten()
         if not left.numel():
             return
         chosen = weights.take(left)
         if self._max_steps == 1:
-            yield Piece(places[left], chosen, *_unfinished(chosen))
+            yield Piece.unfinished(places[left], chosen)
             return
         rows, small = self._rows_of(chosen)
         for piece in self._released(small.matmul(rows), places[left], self._max_steps - 1):
@@ -167,17 +167,6 @@ def check_fetch(engine: Engine, count: int) -> None:
             f"mixtures of {count} patterns ({needed:.2g} bytes), which every process would fetch. "
             "Raise beta, ask fewer queries at once, or raise gather_limit."
         )
-
-
-def _certain(places: Tensor, weights: SparseRows) -> Piece:
-    kinds = torch.full_like(weights.counts, _PATTERN)
-    return Piece(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
-
-
-def _unfinished(weights: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Not certified, still moving, one step."""
-    ones = torch.ones_like(weights.counts)
-    return torch.zeros_like(ones).bool(), torch.full_like(ones, _MOVING), ones
 
 
 def _blocks(places: Tensor) -> list[Tensor]:

@@ -30,6 +30,8 @@ __all__ = [
     "omega_from_table",
     "omega_table",
     "open_file",
+    "parameter_table",
+    "plain",
     "save",
     "settings_from",
     "settings_table",
@@ -140,8 +142,24 @@ def settings_table(settings: Settings) -> dict[str, Any]:
         if isinstance(value, ExponentialDecay | ReduceOnPlateau):
             table[name] = {"class": type(value).__name__, **asdict(value)}
         else:
-            table[name] = value.item() if isinstance(value, np.generic) else value
+            table[name] = plain(value)
     return table
+
+
+def parameter_table(name: str, value: Any) -> Any:
+    """A parameter that any estimator may have, as JSON."""
+    if isinstance(value, Settings):
+        return settings_table(value)
+    if isinstance(value, dict):
+        return {"pairs": [[plain(label), float(weight)] for label, weight in value.items()]}
+    if name == "random_state" and not isinstance(value, int | np.integer):
+        return None  # a generator has no place in a file; what it drew is in the parameters
+    return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers, which grids are made of, as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def settings_from(table: Any, kind: type[Settings]) -> Settings:

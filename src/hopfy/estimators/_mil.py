@@ -283,7 +283,7 @@ class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
             raise ValueError(
                 f"expected embedding to be 'mlp', 'cnn' or a module, got {self.embedding!r}."
             )
-        make, size = _EMBEDDINGS[self.embedding], _plain(self.embedding_size)
+        make, size = _EMBEDDINGS[self.embedding], _files.plain(self.embedding_size)
         return make(shape) if size is None else make(shape, size)
 
     def _network(self, embedding: nn.Module, features: int, classes: int) -> BagNetwork:
@@ -301,10 +301,10 @@ class MILClassifier(ClassifierMixin, Grouped):  # type: ignore[misc]
             raise ValueError(f"expected pooling to be one of {_POOLINGS}, got {self.pooling!r}.")
         return hopfield_pooling(
             features,
-            _plain(self.heads),
+            _files.plain(self.heads),
             omega=copy.deepcopy(self.omega),
-            beta=copy.deepcopy(_plain(self.beta)),
-            head_size=_plain(self.head_size),
+            beta=copy.deepcopy(_files.plain(self.beta)),
+            head_size=_files.plain(self.head_size),
             dropout=self.bag_dropout,
         )
 
@@ -373,20 +373,9 @@ def _table(name: str, value: Any) -> Any:
     """A parameter as JSON."""
     if isinstance(value, nn.Module):
         return _files.OWN_MODULE
-    if isinstance(value, Training):
-        return _files.settings_table(value)
     if isinstance(value, Omega):
         return _files.omega_table(value)
-    if isinstance(value, dict):
-        return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
-    if name == "random_state" and not isinstance(value, int | np.integer):
-        return None  # a generator has no place in a file; what it drew is in the parameters
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers, which grids are made of, as Python's."""
-    return value.item() if isinstance(value, np.generic) else value
+    return _files.parameter_table(name, value)
 
 
 def _parameters(file: StoredFile, own: dict[str, nn.Module]) -> dict[str, Any]:

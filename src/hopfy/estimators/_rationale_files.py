@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,17 +46,7 @@ def parameter_table(name: str, value: Any) -> Any:
         return str(value)
     if name == "bounds" and value is not None:
         return [float(bound) for bound in value]
-    if isinstance(value, Settings):
-        return _files.settings_table(value)
-    if isinstance(value, dict):
-        return {"pairs": [[_plain(label), float(weight)] for label, weight in value.items()]}
-    if name == "random_state" and not isinstance(value, int | np.integer):
-        return None  # a generator has no place in a file; what it drew is in the parameters
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return _files.parameter_table(name, value)
 
 
 def parameters_from(

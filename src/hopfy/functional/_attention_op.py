@@ -6,6 +6,7 @@ memory stays proportional to the number of queries, at the price of one more for
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,23 +39,19 @@ def dense_weights(
     return found
 
 
-@torch.library.custom_op("hopfy::attention", mutates_args=(), device_types="cpu")
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? mask, Tensor? mask_of, "
+    "Tensor? bias, Tensor? bias_of, int? causal, int period, str kind, float scale"
+)
+_own_op = partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
+
+
+@_own_op("hopfy::attention", schema=f"({_INPUTS}) -> Tensor")
 def attention_op(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    mask: Tensor | None,
-    mask_of: Tensor | None,
-    bias: Tensor | None,
-    bias_of: Tensor | None,
-    causal: int | None,
-    period: int,
-    kind: str,
-    scale: float,
+    query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, *rest: Any
 ) -> Tensor:
     """Output (G, R, E) of queries (G, R, D); arguments as in `hopfy._kernels.attention`."""
-    visible = kernel.Visible(period, mask, mask_of, bias, bias_of, causal)
+    visible, kind, scale = _how(*rest)
     q, k, v = (x.contiguous() for x in (query, key, value))
     found = kernel.forward(q, k, v, visible, kernel.Family(kind, parameter), scale)
     if found is None:
@@ -67,13 +64,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], value.shape[2])
 
 
-@torch.library.custom_op("hopfy::attention_backward", mutates_args=(), device_types="cpu")
-def _backward_op(
-    cotangent: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
+def _how(
     mask: Tensor | None,
     mask_of: Tensor | None,
     bias: Tensor | None,
@@ -82,10 +73,21 @@ def _backward_op(
     period: int,
     kind: str,
     scale: float,
-    wanted: bool,
+) -> tuple[kernel.Visible, str, float]:
+    """What is visible to a query, the kind of the map and the scale of the scores."""
+    return kernel.Visible(period, mask, mask_of, bias, bias_of, causal), kind, scale
+
+
+@_own_op(
+    "hopfy::attention_backward",
+    schema=f"(Tensor cotangent, {_INPUTS}, bool wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _backward_op(
+    cotangent: Tensor, query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values and the parameter (zeros unless it is wanted)."""
-    visible = kernel.Visible(period, mask, mask_of, bias, bias_of, causal)
+    *how, wanted = rest
+    visible, kind, scale = _how(*how)
     q, k, v, outside = (x.contiguous() for x in (query, key, value, cotangent))
     found = kernel.forward(q, k, v, visible, kernel.Family(kind, parameter), scale)
     if found is None:

@@ -35,6 +35,19 @@ class Piece(NamedTuple):
     kinds: Tensor
     steps: Tensor
 
+    @classmethod
+    def certain(cls, places: Tensor, weights: SparseRows) -> Piece:
+        """Certified patterns, after one step."""
+        kinds = torch.full_like(weights.counts, _PATTERN)
+        return cls(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
+
+    @classmethod
+    def unfinished(cls, places: Tensor, weights: SparseRows) -> Piece:
+        """Not certified and still moving, after one step."""
+        ones = torch.ones_like(weights.counts)
+        moving = torch.full_like(ones, _MOVING)
+        return cls(places, weights, torch.zeros_like(ones).bool(), moving, ones)
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -98,7 +111,7 @@ class Engine:
         for some, weights in self.index.parts(cues, self.prepared, beta, metric=self._metric):
             done = self._proven(weights)
             if bool(done.any()):
-                yield _certain(places[some[done]], weights.take(done.nonzero().flatten()))
+                yield Piece.certain(places[some[done]], weights.take(done.nonzero().flatten()))
             left = (~done).nonzero().flatten()
             if left.numel():
                 yield from self._continued(weights.take(left), places[some[left]])
@@ -106,7 +119,7 @@ class Engine:
     def _continued(self, weights: SparseRows, places: Tensor) -> Iterator[Piece]:
         """The whole network goes on from what the first step made of some cues."""
         if self.max_steps == 1:
-            yield Piece(places, weights, *_unfinished(weights))
+            yield Piece.unfinished(places, weights)
             return
         states = weights.matmul(self.contents.rows)
         for piece in self._released(states, places, self.max_steps - 1):
@@ -206,14 +219,3 @@ class Engine:
             else:
                 states = torch.where(own, held, weights.to(rows.dtype).matmul(rows))
                 yield from self._released(states, places[some])
-
-
-def _certain(places: Tensor, weights: SparseRows) -> Piece:
-    kinds = torch.full_like(weights.counts, _PATTERN)
-    return Piece(places, weights, torch.ones_like(kinds).bool(), kinds, torch.ones_like(kinds))
-
-
-def _unfinished(weights: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Not certified, still moving, one step."""
-    ones = torch.ones_like(weights.counts)
-    return torch.zeros_like(ones).bool(), torch.full_like(ones, _MOVING), ones

@@ -70,6 +70,9 @@ class _Sweeps:
     def __call__(self, queries: int, recorded: bool) -> _Sweeps:  # noqa: ARG002
         return self
 
+    def quick(self, queries: Tensor) -> None:
+        """No update is shorter than a sweep."""
+
     def step(self, queries: Tensor, beta: float | Tensor) -> Step:  # noqa: ARG002
         columns = self._patterns.T.contiguous()
         states = queries.detach().clone()

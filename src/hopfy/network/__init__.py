@@ -1,5 +1,6 @@
 """Hopfield networks: energies, dynamics and what a retrieval found."""
 
+from hopfy.network._arguments import checked_state
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
@@ -16,6 +17,7 @@ __all__ = [
     "Status",
     "Step",
     "attach_implicit_gradient",
+    "checked_state",
     "iterate",
     "kept_in_place",
 ]

@@ -40,6 +40,7 @@ class ShareOfLength(Omega):
     family = "share-of-length"
     share: float
     structure: Callable[[Any], Any] = KSubsets
+    varies_by_row = True
 
     def __post_init__(self) -> None:
         share = self.share
@@ -75,10 +76,6 @@ class ShareOfLength(Omega):
         made = Structure.from_spec({**value, "k": 1})
         others = {name: each for name, each in vars(made).items() if name != "k"}
         return functools.partial(type(made), **others) if others else type(made)
-
-    @property
-    def varies_by_row(self) -> bool:
-        return True
 
     def value(self, weights: Tensor, *, dim: int = -1) -> Tensor:
         k = weights.detach().sum(dim).round()

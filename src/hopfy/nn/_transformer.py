@@ -14,7 +14,48 @@ from hopfy.omega import Omega
 __all__ = ["HopfieldDecoderLayer", "HopfieldEncoderLayer"]
 
 
-class HopfieldEncoderLayer(nn.TransformerEncoderLayer):
+class _WithHopfieldAttention(nn.Module):
+    """The constructor of torch's layers, with a `HopfieldAttention` in place of each attention."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        omega: Omega | str | nn.Module = "1.5-entmax",
+        beta: float | Tensor | nn.Module | None = None,
+        max_steps: int = 1,
+        tol: float = 0.0,
+    ) -> None:
+        super().__init__(
+            d_model,
+            nhead,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+            device,
+            dtype,
+        )
+        for name, part in list(self.named_children()):
+            if isinstance(part, nn.MultiheadAttention):
+                options = {"omega": omega, "beta": beta, "max_steps": max_steps, "tol": tol}
+                setattr(self, name, _in_place_of(part, **options))
+
+
+class HopfieldEncoderLayer(_WithHopfieldAttention, nn.TransformerEncoderLayer):
     r"""`torch.nn.TransformerEncoderLayer` with another map in place of softmax.
 
     All its arguments, calls, masks and state dicts are torch's; ``omega``, ``beta``, ``max_steps``
@@ -26,44 +67,8 @@ class HopfieldEncoderLayer(nn.TransformerEncoderLayer):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        omega: Omega | str | nn.Module = "1.5-entmax",
-        beta: float | Tensor | nn.Module | None = None,
-        max_steps: int = 1,
-        tol: float = 0.0,
-    ) -> None:
-        super().__init__(
-            d_model,
-            nhead,
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            batch_first,
-            norm_first,
-            bias,
-            device,
-            dtype,
-        )
-        self.self_attn = _in_place_of(
-            self.self_attn, omega=omega, beta=beta, max_steps=max_steps, tol=tol
-        )
 
-
-class HopfieldDecoderLayer(nn.TransformerDecoderLayer):
+class HopfieldDecoderLayer(_WithHopfieldAttention, nn.TransformerDecoderLayer):
     r"""`torch.nn.TransformerDecoderLayer` with another map in place of softmax, in both attentions.
 
     A module given as ``omega`` or ``beta`` (`LearnableAlpha`, `LearnableBeta`) serves both.
@@ -73,42 +78,6 @@ class HopfieldDecoderLayer(nn.TransformerDecoderLayer):
     >>> layer(torch.randn(2, 5, 16), torch.randn(2, 9, 16)).shape
     torch.Size([2, 5, 16])
     """
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        omega: Omega | str | nn.Module = "1.5-entmax",
-        beta: float | Tensor | nn.Module | None = None,
-        max_steps: int = 1,
-        tol: float = 0.0,
-    ) -> None:
-        super().__init__(
-            d_model,
-            nhead,
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            batch_first,
-            norm_first,
-            bias,
-            device,
-            dtype,
-        )
-        options = {"omega": omega, "beta": beta, "max_steps": max_steps, "tol": tol}
-        self.self_attn = _in_place_of(self.self_attn, **options)
-        self.multihead_attn = _in_place_of(self.multihead_attn, **options)
 
 
 def _in_place_of(attention: nn.MultiheadAttention, **options: Any) -> HopfieldAttention:

@@ -17,13 +17,8 @@ __all__ = ["Exponential", "Polynomial", "Quadratic"]
 class ElementwiseOmega(Omega):
     """Weights that are not normalized: bounded by the state, never exact, zero where masked."""
 
-    @property
-    def is_bounded(self) -> bool:
-        return False
-
-    @property
-    def margin(self) -> float:
-        return math.inf
+    is_bounded = False
+    margin = math.inf
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:  # noqa: ARG002
         scores = masked(scores, mask)
@@ -75,10 +70,7 @@ class Quadratic(ElementwiseOmega):
     """
 
     family = "quadratic"
-
-    @property
-    def name(self) -> str:
-        return "identity"
+    name = "identity"
 
     def _weights(self, scores: Tensor) -> Tensor:
         return scores
@@ -161,13 +153,10 @@ class Exponential(ElementwiseOmega):
 
     b: float | Tensor = 1.0
     family = "exponential"
+    name = "exponential"
 
     def __post_init__(self) -> None:
         check_parameter(self.b, BETA)
-
-    @property
-    def name(self) -> str:
-        return "exponential"
 
     def _weights(self, scores: Tensor) -> Tensor:
         return torch.exp(self.b * scores)

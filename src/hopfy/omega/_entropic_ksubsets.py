@@ -33,6 +33,8 @@ class EntropicKSubsets(Omega):
 
     k: float | Tensor
     family = "entropic-subsets"
+    margin = math.inf
+    has_fixed_mass = True
 
     def __post_init__(self) -> None:
         check_parameter(self.k, SUBSET_SIZE)
@@ -47,17 +49,9 @@ class EntropicKSubsets(Omega):
         return (torch.xlogy(weights, weights) + torch.xlogy(rest, rest)).sum(dim)
 
     @property
-    def margin(self) -> float:
-        return math.inf
-
-    @property
     def name(self) -> str:
         k = number_of(self.k)
         return "entropic-k-subsets" if k is None else f"entropic-{k:g}-subsets"
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
 
     @property
     def largest_mass(self) -> float | Tensor:

@@ -28,6 +28,8 @@ class Norm(SimplexOmega):
 
     family = "normmax"
     alpha: float | Tensor = 2.0
+    margin = 1.0
+    merges_by_support = True
 
     def __post_init__(self) -> None:
         check_parameter(self.alpha, NORMMAX_ALPHA)
@@ -50,17 +52,9 @@ class Norm(SimplexOmega):
         return "normmax", self.alpha
 
     @property
-    def margin(self) -> float:
-        return 1.0
-
-    @property
     def name(self) -> str:
         alpha = number_of(self.alpha)
         return "normmax" if alpha is None else f"{alpha:g}-normmax"
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
 
     def reach(self, beta: float = 1.0) -> Reach:
         """A score that trails the best by the margin, 1, gets weight 0."""

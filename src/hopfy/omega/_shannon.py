@@ -25,18 +25,10 @@ class Shannon(SimplexOmega):
     """
 
     family = "softmax"
-
-    @property
-    def name(self) -> str:
-        return "softmax"
-
-    @property
-    def is_softmax(self) -> bool:
-        return True
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
+    name = "softmax"
+    is_softmax = True
+    merges_by_support = True
+    margin = math.inf
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.softmax(scores, dim=dim, mask=mask)
@@ -47,7 +39,3 @@ class Shannon(SimplexOmega):
     @property
     def closed_form(self) -> tuple[str, float | Tensor]:
         return "softmax", 1.0
-
-    @property
-    def margin(self) -> float:
-        return math.inf

@@ -15,13 +15,8 @@ __all__ = ["SimplexOmega"]
 class SimplexOmega(Omega):
     r"""A regularizer whose domain is the simplex :math:`\{y \ge 0,\ 1^\top y = 1\}`."""
 
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
-
-    @property
-    def largest_mass(self) -> float:
-        return 1.0
+    has_fixed_mass = True
+    largest_mass = 1.0
 
     def violation(self, weights: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         weights = weights.detach()

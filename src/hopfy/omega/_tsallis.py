@@ -34,6 +34,7 @@ class Tsallis(SimplexOmega):
 
     family = "entmax"
     alpha: float | Tensor = 1.5
+    merges_by_support = True
 
     def __post_init__(self) -> None:
         check_parameter(self.alpha, ENTMAX_ALPHA)
@@ -68,10 +69,6 @@ class Tsallis(SimplexOmega):
     @property
     def is_softmax(self) -> bool:
         return number_of(self.alpha) == 1
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
 
     def reach(self, beta: float = 1.0) -> Reach | None:
         """A score that trails the best by the margin of the smallest alpha gets weight 0."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any
 
 from rich import progress as bars
@@ -107,12 +106,7 @@ class ShownProgress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def begin(self, label: str, total: float) -> None:
@@ -152,13 +146,8 @@ class ShownStatus:
         self.say(self._text)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._spinner.__exit__(kind, error, trace)
+    def __exit__(self, *failure: Any) -> None:
+        self._spinner.__exit__(*failure)
 
     def say(self, text: str) -> None:
         """What comes next."""

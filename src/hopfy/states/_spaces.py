@@ -28,18 +28,9 @@ class Euclidean(State):
     """
 
     family = "euclidean"
-
-    @property
-    def name(self) -> str:
-        return "euclidean"
-
-    @property
-    def is_identity(self) -> bool:
-        return True
-
-    @property
-    def is_bounded(self) -> bool:
-        return False
+    name = "euclidean"
+    is_identity = True
+    is_bounded = False
 
     def __call__(self, z: Tensor) -> Tensor:
         return z
@@ -87,17 +78,11 @@ class Ball(State):
 
     radius: float | Tensor = 1.0
     family = "ball"
+    name = "ball"
+    is_scale_free = True
 
     def __post_init__(self) -> None:
         check_parameter(self.radius, _RADIUS)
-
-    @property
-    def name(self) -> str:
-        return "ball"
-
-    @property
-    def is_scale_free(self) -> bool:
-        return True
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.radius * _direction(z)
@@ -131,18 +116,12 @@ class LayerNorm(State):
     shift: float | Tensor = 0.0
     scale: float | Tensor = 1.0
     family = "layer-norm"
+    name = "layer-norm"
+    is_scale_free = True
 
     def __post_init__(self) -> None:
         check_parameter(self.shift, _SHIFT)
         check_parameter(self.scale, _SCALE)
-
-    @property
-    def name(self) -> str:
-        return "layer-norm"
-
-    @property
-    def is_scale_free(self) -> bool:
-        return True
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.shift + self.scale * math.sqrt(z.shape[-1]) * _direction(_centered(z))
@@ -174,14 +153,8 @@ class Sign(State):
     """
 
     family = "sign"
-
-    @property
-    def name(self) -> str:
-        return "sign"
-
-    @property
-    def is_scale_free(self) -> bool:
-        return True
+    name = "sign"
+    is_scale_free = True
 
     def __call__(self, z: Tensor) -> Tensor:
         return z.sign()
@@ -214,13 +187,10 @@ class Tanh(State):
 
     b: float | Tensor = 1.0
     family = "tanh"
+    name = "tanh"
 
     def __post_init__(self) -> None:
         check_parameter(self.b, BETA)
-
-    @property
-    def name(self) -> str:
-        return "tanh"
 
     def __call__(self, z: Tensor) -> Tensor:
         return torch.tanh(self.b * z)

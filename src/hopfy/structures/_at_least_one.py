@@ -16,18 +16,9 @@ class AtLeastOne(Structure):
     """All non-empty choices: the structures of the factor `Or`."""
 
     family = "at-least-one"
-
-    @property
-    def has_factors(self) -> bool:
-        return False
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
-
-    @property
-    def margin(self) -> float:
-        return 2.0
+    has_factors = False
+    merges_by_support = True
+    margin = 2.0
 
     @property
     def oracle_key(self) -> Hashable:

@@ -42,6 +42,7 @@ class Chain(Structure):
     transition: float | Tensor = 0.0
     event_dims = 2
     family = "chain"
+    has_fixed_mass = True
 
     @property
     def varies_by_row(self) -> bool:
@@ -51,10 +52,6 @@ class Chain(Structure):
         if isinstance(scale, Tensor):
             scale = scale[..., None, None]
         return replace(self, transition=self.transition * scale)
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
 
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)

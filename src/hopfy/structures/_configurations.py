@@ -41,6 +41,7 @@ class Configurations(Structure):
     sizes: tuple[int, ...]
     table: float | Tensor = 0.0
     family = "configurations"
+    has_fixed_mass = True
 
     def __post_init__(self) -> None:
         sizes = tuple(int(size) for size in self.sizes)
@@ -53,10 +54,6 @@ class Configurations(Structure):
     @property
     def varies_by_row(self) -> bool:
         return isinstance(self.table, Tensor) and self.table.ndim > len(self.sizes)
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
 
     @property
     def largest_mass(self) -> float:

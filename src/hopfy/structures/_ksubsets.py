@@ -85,7 +85,28 @@ def _check_budget(budget: Tensor, size: int, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class KSubsets(Structure):
+class _Subsets(Structure):
+    """Subsets of the entries of a row, of a size that ``k`` bounds."""
+
+    k: float | Tensor
+    has_factors = False
+    merges_by_support = True
+
+    @property
+    def has_exact_oracle(self) -> bool:
+        return float(number_of(self.k) or 0.0).is_integer()
+
+    @property
+    def largest_mass(self) -> float | Tensor:
+        return self.k
+
+    @property
+    def oracle_key(self) -> Hashable:
+        return type(self)
+
+
+@dataclass(frozen=True)
+class KSubsets(_Subsets):
     r"""All choices of k entries, :math:`\{y \in \{0,1\}^N : 1^\top y = k\}` (Example 1).
 
     Its SparseMAP is the exact projection `hopfy.functional.ksubsets`. A row with fewer than k entries
@@ -96,8 +117,8 @@ class KSubsets(Structure):
     tensor([0., 1., 0., 1.])
     """
 
-    k: float | Tensor
     family = "subsets"
+    has_fixed_mass = True
 
     def __post_init__(self) -> None:
         check_whole(self.k, "KSubsets")
@@ -107,24 +128,8 @@ class KSubsets(Structure):
         k = number_of(self.k)
         return "k-subsets" if k is None else f"{k:g}-subsets"
 
-    @property
-    def has_factors(self) -> bool:
-        return False
-
-    @property
-    def has_exact_oracle(self) -> bool:
-        return float(number_of(self.k) or 0.0).is_integer()
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
-
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.ksubsets(scores, self.k, dim=dim, mask=mask)
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
 
     def reach(self) -> Reach:
         r"""Scores that trail the k-th best by 1 get weight 0: :math:`\tau \ge \theta_{(k)} - 1`."""
@@ -133,10 +138,6 @@ class KSubsets(Structure):
 
     def exact_margin(self, size: int) -> Fraction | None:
         return Fraction(1) if number_of(self.k) == size else None
-
-    @property
-    def largest_mass(self) -> float | Tensor:
-        return self.k
 
     def clip(self, counts: int | Tensor) -> Self:
         return replace(self, k=clipped(self.k, counts))
@@ -149,10 +150,6 @@ class KSubsets(Structure):
     def closed_form(self) -> tuple[str, float | Tensor]:
         return "ksubsets", self.k
 
-    @property
-    def oracle_key(self) -> Hashable:
-        return type(self)
-
     def rows(self, scores: Tensor) -> Rows:
         budget = budget_rows(self.k, scores, "KSubsets")
         _check_budget(budget, scores.shape[-1], "KSubsets")
@@ -163,7 +160,7 @@ class KSubsets(Structure):
 
 
 @dataclass(frozen=True)
-class AtMostK(Structure):
+class AtMostK(_Subsets):
     r"""All choices of up to k entries, :math:`\{y \in \{0,1\}^N : 1^\top y \le k\}`.
 
     Its SparseMAP clips the scores to [0, 1] if that spends no more than k, and is the one of
@@ -174,7 +171,6 @@ class AtMostK(Structure):
     tensor([1., 0., 0., 0.])
     """
 
-    k: float | Tensor
     family = "at-most-k"
 
     def __post_init__(self) -> None:
@@ -185,24 +181,8 @@ class AtMostK(Structure):
         k = number_of(self.k)
         return "at most k" if k is None else f"at most {k:g}"
 
-    @property
-    def has_factors(self) -> bool:
-        return False
-
-    @property
-    def has_exact_oracle(self) -> bool:
-        return float(number_of(self.k) or 0.0).is_integer()
-
-    @property
-    def merges_by_support(self) -> bool:
-        return True
-
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.at_most_k(scores, self.k, dim=dim, mask=mask)
-
-    @property
-    def largest_mass(self) -> float | Tensor:
-        return self.k
 
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         mass = mass_outside(weights.detach(), self.k).clamp_min(0)
@@ -212,10 +192,6 @@ class AtMostK(Structure):
     def margin(self) -> float:
         # Structures of different sizes lie on no common sphere: dropping d bits costs d, not d / 2.
         return 2.0
-
-    @property
-    def oracle_key(self) -> Hashable:
-        return type(self)
 
     def rows(self, scores: Tensor) -> Rows:
         return flat_rows(scores, 1, data=(budget_rows(self.k, scores, "AtMostK"),))

@@ -33,14 +33,8 @@ class Matching(Structure):
 
     event_dims = 2
     family = "matching"
-
-    @property
-    def has_factors(self) -> bool:
-        return False
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
+    has_factors = False
+    has_fixed_mass = True
 
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         weights = weights.detach()

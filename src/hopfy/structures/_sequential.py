@@ -62,6 +62,7 @@ class Bits(Structure):
 
     k: int | Tensor | None = None
     transition: float | Tensor = 0.0
+    margin = 2.0
 
     @property
     def varies_by_row(self) -> bool:
@@ -76,10 +77,6 @@ class Bits(Structure):
 
     def scale_factors(self, scale: float | Tensor) -> Structure:
         return replace(self, transition=self.transition * scale)
-
-    @property
-    def margin(self) -> float:
-        return 2.0
 
     @property
     def oracle_key(self) -> Hashable:
@@ -141,6 +138,8 @@ class SequentialKSubsets(Bits):
 
     curvature = 2.0
     family = "sequential-subsets"
+    has_fixed_mass = True
+    margin = 1.0
 
     def __post_init__(self) -> None:
         check_whole(self.budget, "SequentialKSubsets")
@@ -152,10 +151,6 @@ class SequentialKSubsets(Bits):
         if transition == 0:
             return subsets
         return f"{subsets}, transition {'scores' if transition is None else f'{transition:g}'}"
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
 
     def solve(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         return F.sequential_ksubsets(scores, self.budget, self.transition, dim=dim, mask=mask)
@@ -175,10 +170,6 @@ class SequentialKSubsets(Bits):
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         mass = mass_outside(weights.detach(), self.budget).abs()
         return torch.maximum(super().violation(weights, present), mass * present.any(-1))
-
-    @property
-    def margin(self) -> float:
-        return 1.0
 
     @property
     def budget(self) -> int | Tensor:

@@ -40,14 +40,8 @@ class Tree(Structure):
     single_root: bool = False
     event_dims = 2
     family = "tree"
-
-    @property
-    def has_factors(self) -> bool:
-        return False
-
-    @property
-    def has_fixed_mass(self) -> bool:
-        return True
+    has_factors = False
+    has_fixed_mass = True
 
     def violation(self, weights: Tensor, present: Tensor) -> Tensor:
         excess = (weights.detach().sum(-1) - present.any(-1).to(weights.dtype)).abs().amax(-1)

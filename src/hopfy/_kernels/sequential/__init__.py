@@ -15,13 +15,13 @@ import math
 import warnings
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopfy._kernels.sequential import reference as plain
 from hopfy._kernels.sequential.reference import best_subset
+from hopfy._kernels.sequential.types import Details, Solution
 from hopfy._runtime.compilation import compiled
 from hopfy._runtime.threads import over_rows
 from hopfy._warnings import ConvergenceWarning
@@ -41,34 +41,11 @@ __all__ = [
 _WORTH_A_WARNING = 1e-6
 
 
-class Solution(NamedTuple):
-    """What `solve` found, and what `vjp` needs of it."""
-
-    y: Tensor  # (R, N) marginals
-    unit: Tensor  # (R, N) fractional positions that move as one; -1: 0 or 1 for certain, -2: masked
-    size: Tensor  # (R, 2) active subsets and the positions in which they differ; 0 if certified
-    iterations: Tensor  # (R) steps of the active set; 0 where the relaxation was exact
-    gap: Tensor  # (R) duality gap; 0 where the relaxation was exact
-    missing: Tensor  # (R) how much k exceeds the positions that may be selected
-    indicators: Tensor  # the active subsets of all rows, one after the other
-    numbers: Tensor  # the inverses of their overlaps and their weights
-
-
-class Details(NamedTuple):
-    """The solution of `solve_details`; all with the leading dimensions of the scores."""
-
-    marginals: Tensor  # (..., N)
-    pairs: Tensor  # (..., N - 1) probability that both neighbors are selected
-    subsets: Tensor  # (...) how many subsets the mixture needs
-    iterations: Tensor  # (...) steps of the active set; 0 where the relaxation was exact
-    gap: Tensor  # (...) duality gap
-
-
 def solve(scores: Tensor, edges: Tensor, k: Tensor, always_active: bool = False) -> Solution:
     """Solve rows (R, N); ``k`` (R) is int64 and ``always_active`` does without the relaxation."""
     kernels = compiled("sequential.cpu")
     if kernels is None:
-        return Solution(*plain.solve(scores, edges, k))
+        return plain.solve(scores, edges, k)
     solution = _blank(*scores.shape)
     over = partial(_relax, kernels, solution)
     over(scores, edges, k, kernels.ROUGH)
@@ -138,7 +115,7 @@ def _with_active_sets(
 
 def reference(scores: Tensor, edges: Tensor, k: Tensor) -> Tensor:
     """The marginals by the plain active-set method, in torch; slow, and easy to check."""
-    return plain.solve(scores, edges, k)[0]
+    return plain.solve(scores, edges, k).y
 
 
 def vjp(
@@ -150,7 +127,7 @@ def vjp(
     """
     kernels = compiled("sequential.cpu")
     if kernels is None:
-        return plain.vjp(*solution, cotangent.double())
+        return plain.vjp(solution, cotangent.double())
     rows, n = solution.y.shape
     scores_grad = torch.empty(rows, n, dtype=cotangent.dtype, device="cpu")
     edges_grad = solution.y.new_empty(rows, n - 1 if wants_edges else 0)
@@ -175,7 +152,7 @@ def jvp(solution: Solution, edges: Tensor, tangent: Tensor, edge_tangent: Tensor
     """
     kernels = compiled("sequential.cpu")
     if kernels is None:
-        return plain.jvp(*solution, tangent, edge_tangent)
+        return plain.jvp(solution, tangent, edge_tangent)
     out = torch.empty(tangent.shape, dtype=torch.float64, device="cpu")
     over_rows(
         kernels.jvp_rows,
@@ -217,7 +194,7 @@ def solve_details(scores: Tensor, k: Tensor, edges: Tensor) -> Details:
 def _pairs(solution: Solution, edges: Tensor) -> Tensor:
     kernels = compiled("sequential.cpu")
     if kernels is None:
-        return plain.pairs(*solution)
+        return plain.pairs(solution)
     pairs = torch.empty_like(edges)
     kernels.pairs_rows(
         0,

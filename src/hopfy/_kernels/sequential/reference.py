@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hopfy._kernels.sequential.types import Solution
+
 __all__ = ["best_subset", "jvp", "pairs", "solve", "vjp"]
 
 _TOLERANCE = 1e-10
@@ -38,8 +40,8 @@ def best_subset(scores: Tensor, edges: Tensor, k: int) -> Tensor:
     return subset
 
 
-def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-    """The fields of `hopfy._kernels.sequential.Solution`."""
+def solve(scores: Tensor, edges: Tensor, k: Tensor) -> Solution:
+    """Solve rows (R, N) with edges (R or 1, N - 1) and ``k`` (R)."""
     y, unit = (
         torch.zeros_like(scores),
         torch.full(scores.shape, -2, dtype=torch.int32, device="cpu"),
@@ -71,7 +73,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         overlaps = subsets[:, differ] @ subsets[:, differ].mT
         numbers += [torch.linalg.pinv(overlaps, hermitian=True).flatten(), weights]
     lists = torch.cat(indicators).byte(), torch.cat(numbers)
-    return y, unit, size, iterations, gap, missing, *lists
+    return Solution(y, unit, size, iterations, gap, missing, *lists)
 
 
 def _reduced(
@@ -171,20 +173,11 @@ def _scores(subsets: Tensor, theta: Tensor, edges: Tensor) -> Tensor:
     return subsets @ theta + (subsets[:, 1:] * subsets[:, :-1]) @ edges
 
 
-def vjp(
-    y: Tensor,
-    unit: Tensor,
-    size: Tensor,
-    iterations: Tensor,
-    gap: Tensor,
-    missing: Tensor,
-    indicators: Tensor,
-    numbers: Tensor,
-    cotangent: Tensor,
-) -> tuple[Tensor, Tensor]:
+def vjp(solution: Solution, cotangent: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients with respect to scores and edges: a change of scores moves the subsets' weights."""
+    y = solution.y
     scores_grad, edges_grad = torch.zeros_like(y), torch.zeros_like(y[:, 1:])
-    for row, subsets, inverse, _ in _rows(y, unit, size, indicators, numbers):
+    for row, subsets, inverse, _ in _rows(solution):
         if len(subsets) < 2:
             continue
         change = _weights_change(inverse, subsets @ cotangent[row])
@@ -200,56 +193,36 @@ def _weights_change(inverse: Tensor, pull: Tensor) -> Tensor:
     return 0.5 * (change - ones * change.sum() / ones.sum())
 
 
-def jvp(
-    y: Tensor,
-    unit: Tensor,
-    size: Tensor,
-    iterations: Tensor,
-    gap: Tensor,
-    missing: Tensor,
-    indicators: Tensor,
-    numbers: Tensor,
-    tangent: Tensor,
-    edge_tangent: Tensor,
-) -> Tensor:
+def jvp(solution: Solution, tangent: Tensor, edge_tangent: Tensor) -> Tensor:
     """How the marginals change with the scores and the pair scores: the transpose of `vjp`."""
-    out = torch.zeros_like(y)
-    for row, subsets, inverse, _ in _rows(y, unit, size, indicators, numbers):
+    out, spoiled = torch.zeros_like(solution.y), solution.y.isnan().any(-1, keepdim=True)
+    for row, subsets, inverse, _ in _rows(solution):
         if len(subsets) < 2:
             continue
         pull = _scores(subsets, tangent[row], edge_tangent[row])
         out[row] = _weights_change(inverse, pull) @ subsets
-    return out.masked_fill(y.isnan().any(-1, keepdim=True), torch.nan)
+    return out.masked_fill(spoiled, torch.nan)
 
 
-def pairs(
-    y: Tensor,
-    unit: Tensor,
-    size: Tensor,
-    iterations: Tensor,
-    gap: Tensor,
-    missing: Tensor,
-    indicators: Tensor,
-    numbers: Tensor,
-) -> Tensor:
+def pairs(solution: Solution) -> Tensor:
     """The probability (R, N - 1) that both neighbors are selected."""
-    result = torch.minimum(y[:, 1:], y[:, :-1])
-    for row, subsets, _, weights in _rows(y, unit, size, indicators, numbers):
+    result = torch.minimum(solution.y[:, 1:], solution.y[:, :-1])
+    for row, subsets, _, weights in _rows(solution):
         result[row] = weights @ (subsets[:, 1:] * subsets[:, :-1])
     return result
 
 
-def _rows(
-    y: Tensor, unit: Tensor, size: Tensor, indicators: Tensor, numbers: Tensor
-) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+def _rows(solution: Solution) -> list[tuple[int, Tensor, Tensor, Tensor]]:
     """Row, subsets (m, N), inverse of their overlaps and weights of every row that has them."""
+    y, unit, numbers = solution.y, solution.unit, solution.numbers
     found = []
     first, second = 0, 0
-    for row, (m, count) in enumerate(size.tolist()):
+    for row, (m, count) in enumerate(solution.size.tolist()):
         if m == 0:
             continue
         subsets = y[row].round().expand(m, -1).clone()
-        subsets[:, unit[row] >= 0] = indicators[first : first + m * count].view(m, count).to(y)
+        own = solution.indicators[first : first + m * count]
+        subsets[:, unit[row] >= 0] = own.view(m, count).to(y)
         inverse = numbers[second : second + m * m].view(m, m)
         weights = numbers[second + m * m : second + m * m + m]
         found.append((row, subsets, inverse, weights))
