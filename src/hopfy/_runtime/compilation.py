@@ -16,6 +16,8 @@ Compiling takes time that a user waits for, most of it per function and per loop
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from hopfy._runtime.backends import compiled, numba_is_available, runs_compiled
@@ -42,9 +44,7 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda f: jit(f, **options)
     if not numba_is_available():
         return function
-    import numba
-
-    dispatcher = numba.njit(**(_OPTIONS | options))(function)
+    dispatcher = _dispatcher(function, "KernelCompiler", _OPTIONS | options)
     dispatcher._cache = KernelCache(function)
     return dispatcher
 
@@ -55,16 +55,29 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda f: part(f, **options)
     if not numba_is_available():
         return function
-    import numba
-
     own = _OPTIONS | {"no_cpython_wrapper": True} | options
-    try:
-        from hopfy._runtime.parts import PartCompiler, widen_literals
-    except (AttributeError, ImportError):  # another numba, whose internals have other names
-        return numba.njit(**own)(function)
-    return widen_literals(numba.njit(**own, pipeline_class=PartCompiler)(function))
+    dispatcher = _dispatcher(function, "PartCompiler", own)
+    return parts.widen_literals(dispatcher) if (parts := _parts()) else dispatcher
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Copy a function into each of its callers, whose rules of arithmetic it then follows."""
     return part(function, inline="always")
+
+
+def _dispatcher(function: Callable[..., Any], compiler: str, options: dict[str, Any]) -> Any:
+    import numba
+
+    parts = _parts()
+    own = {"pipeline_class": getattr(parts, compiler)} if parts else {}
+    return numba.njit(**options, **own)(function)
+
+
+@cache
+def _parts() -> ModuleType | None:
+    """The compilers of `hopfy._runtime.parts`; None where numba's internals have other names."""
+    try:
+        from hopfy._runtime import parts
+    except (AttributeError, ImportError):
+        return None
+    return parts

@@ -1,40 +1,67 @@
 # mypy: ignore-errors
-"""Compile functions that only compiled code calls once, together with the kernel that calls them.
+"""numba's compiler, arranged so that a kernel and the functions it calls are compiled sooner.
 
-numba optimizes every function on its own and turns it into machine code, then does so again with
-each caller, level by level. For a function that Python never calls, all but the last time is
-wasted: here such a function is only translated, and the kernel that Python calls is optimized with
-everything in it.
+* numba optimizes every function on its own and turns it into machine code, then does so again with
+  each caller, level by level. A function that Python never calls is only translated here; the
+  kernel links each of them once and is optimized with everything in it.
+* Whenever numba looks for the implementation of an operation it compares all compiler options one
+  by one. Here equal options are one object.
+* Compiling leaves few cycles and visits many objects: the garbage collector waits.
 """
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from numba import _dynfunc, types
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, _LowerResult
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
-__all__ = ["PartCompiler", "widen_literals"]
+__all__ = ["KernelCompiler", "PartCompiler", "widen_literals"]
+
+
+# --- machine code ---------------------------------------------------------------------------------
+
+
+class _KernelLibrary(JITCodeLibrary):
+    """Code that Python calls, with all parts that it or its parts call."""
+
+    def finalize(self):
+        found = dict.fromkeys(self._linking_libraries)
+        waiting = list(found)
+        while waiting:
+            library = waiting.pop()
+            if isinstance(library, _PartLibrary):
+                new = [each for each in library._linking_libraries if each not in found]
+                found.update(dict.fromkeys(new))
+                waiting += new
+        self._linking_libraries = list(found)
+        super().finalize()
 
 
 class _PartLibrary(JITCodeLibrary):
-    """Code that others link in: it stays as it was translated, and has no address."""
+    """Code that others link in: it is simplified function by function, and has no address."""
 
-    def _optimize_final_module(self):
-        pass
-
-    def _finalize_final_module(self):
+    def finalize(self):
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage.name == "external":
+                function.linkage = "linkonce_odr"  # several kernels may have a copy
         self._finalize_dynamic_globals()
-        self._verify_declare_only_symbols()
         self._finalized = True
+
+    def _get_module_for_linking(self):
+        self._ensure_finalized()
+        return self._final_module
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Translation(NativeLowering):
-    """The last step: from typed code to LLVM's language, and no further."""
+    """The last step of a part: from typed code to LLVM's language, and no further."""
 
     _name = "hopfy_translation"
 
@@ -54,17 +81,102 @@ class _Translation(NativeLowering):
         return True
 
 
-class PartCompiler(CompilerBase):
-    """numba's compiler with a last step that only translates."""
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):
+    """The last step of a kernel: to machine code, everything that it calls included."""
+
+    _name = "hopfy_lowering"
+
+    def run_pass(self, state):
+        codegen = state.targetctx.codegen()
+        state.library = _KernelLibrary(codegen, state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().run_pass(state)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+class _SharedFlags(Flags):
+    """Options that do not change: equal ones are one object, and comparing them costs nothing."""
+
+    __slots__ = ["_all"]
+
+    def __init__(self, flags):
+        super().__init__(flags)
+        self._all = super().values()
+
+    def values(self):
+        return self._all
+
+    def __hash__(self):
+        return _HASH
+
+    def __eq__(self, other):
+        return self is other or super().__eq__(other)
+
+    def copy(self):
+        return Flags(self)
+
+
+_HASH = hash(Flags())  # of the names of the options: the same for all values
+_shared: dict[str, _SharedFlags] = {}
+
+
+class _OwnFlags(Flags):
+    """The options of one compilation; a copy, for comparisons, is shared with others."""
+
+    def copy(self):
+        return _shared.setdefault(repr(sorted(self._values.items())), _SharedFlags(self))
+
+
+# --- compilers ------------------------------------------------------------------------------------
+
+
+class _Compiler(CompilerBase):
+    """numba's compiler with another last step."""
+
+    last_step: type[NativeLowering]
+
+    def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
+        own = _OwnFlags(flags)
+        super().__init__(typingctx, targetctx, library, args, return_type, own, locals)
 
     def define_pipelines(self):
         pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
         pipeline.passes = [
-            (_Translation if step is NativeLowering else step, description)
+            (self.last_step if step is NativeLowering else step, description)
             for step, description in pipeline.passes
         ]
         pipeline.finalize()
         return [pipeline]
+
+
+class PartCompiler(_Compiler):
+    """For functions that only compiled code calls."""
+
+    last_step = _Translation
+
+
+class KernelCompiler(_Compiler):
+    """For functions that Python calls."""
+
+    last_step = _Lowering
+
+    def compile_extra(self, func):
+        with _no_garbage_collection():
+            return super().compile_extra(func)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def widen_literals(dispatcher: Any) -> Any:
