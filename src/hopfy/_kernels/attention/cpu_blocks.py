@@ -126,6 +126,7 @@ def _few_forward(
         state.high,
         state.alpha,
         state.family.kind == "normmax",
+        state.steep,
         weights.numpy(),
         columns.numpy(),
         counts.numpy(),
@@ -194,6 +195,7 @@ def backward(
             in_parameter.view(-1).numpy(),
             _KINDS[state.family.kind],
             queries.numpy().dtype.type(state.scale),
+            True if wanted else state.steep,
         )
     for number, block in enumerate(state.blocks):
         weights = state.supports[number]
@@ -288,7 +290,7 @@ def _selected(
     _scores(kernels, queries, keys, state, block, scores)
     place = state.first(block), block.a, state.low, state.high
     norm = state.family.kind == "normmax"
-    arrays = columns.numpy(), counts.numpy(), state.alpha, norm
+    arrays = columns.numpy(), counts.numpy(), state.alpha, norm, state.steep
     over_rows(kernels.select, block.rows, scores.numel(), scores.numpy(), *place, *arrays)
     return scores, counts, columns
 

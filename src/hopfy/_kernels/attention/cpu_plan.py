@@ -75,6 +75,12 @@ class State:
     # What was selected, as lists or as all weights; None: computed again.
     supports: list[Support | Selected | Tensor | None] = field(default_factory=list)
 
+    @property
+    def steep(self) -> bool | None:
+        """None for sparsemax and 1.5-entmax: their kernels are compiled without other exponents."""
+        simple = self.family.kind == "entmax" and np.isin(self.alpha, (1.5, 2.0)).all()
+        return None if simple else True
+
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""
         return block.g * self.rows + block.r

@@ -10,7 +10,7 @@ import numpy as np
 from hopfy._kernels.rows.powers import rest_powers
 from hopfy._kernels.rows.powers32 import rest_powers32
 from hopfy._kernels.rows.scan import PADDING, pad
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import jit, part
 
 __all__ = ["row_maximum", "scratch", "select", "select_row"]
 
@@ -19,7 +19,7 @@ _MAX_STEPS = 60
 _QUICK = 12.0  # up to this exponent powers in float32 serve float32 scores
 
 
-@jit
+@part
 def _fold(row, n, lanes):
     """Maxima of lanes of 8 entries, far apart, and the few entries left over; returns how many.
 
@@ -41,7 +41,7 @@ def _fold(row, n, lanes):
     return n - (_FOLD - 1) * h
 
 
-@jit
+@part
 def _newton(x, count, s, power, zero, one):
     """One step for ``sum((s - x)_+ ** power) = 1`` from the right: convex, so it never crosses.
 
@@ -81,7 +81,7 @@ def _newton(x, count, s, power, zero, one):
     return min(s, s - (total - total ** (one - one / 16)) / slope)
 
 
-@jit
+@part
 def _newton_of_powers(d, count, s, gamma, powers):
     """The same for any gamma >= 1, in float64; d is padded."""
     rest_powers(d, count, s, gamma - 1.0, powers)
@@ -92,7 +92,7 @@ def _newton_of_powers(d, count, s, gamma, powers):
     return min(s, s * (1.0 - total / first) + total ** (1.0 - 1.0 / gamma) / first)
 
 
-@jit
+@part
 def _weigh(x, count, s, exponent, zero, one):
     """Turn distances into weights that sum to one; the exponent is 1 or 2."""
     total = zero
@@ -105,7 +105,7 @@ def _weigh(x, count, s, exponent, zero, one):
         x[i] *= scale
 
 
-@jit
+@part
 def _weigh_powers(x, d, count, s, exponent, powers):
     pad(d, count)
     rest_powers(d, count, s, exponent, powers)
@@ -116,7 +116,7 @@ def _weigh_powers(x, d, count, s, exponent, powers):
         x[i] = powers[i] / total
 
 
-@jit
+@part
 def _candidates(row, n, lanes, cut, column):
     """Columns of the entries that reach ``cut``; a lane below it is skipped as a whole."""
     h = n // _FOLD
@@ -132,7 +132,7 @@ def _candidates(row, n, lanes, cut, column):
     return count
 
 
-@jit
+@part
 def row_maximum(row, n, lanes, upper):
     used = _fold(row, n, lanes)
     top = lanes[0]
@@ -141,7 +141,7 @@ def row_maximum(row, n, lanes, upper):
     return top, used
 
 
-@jit
+@part
 def _kept(x, column, count, s):
     kept = 0
     for i in range(count):
@@ -152,7 +152,7 @@ def _kept(x, column, count, s):
     return kept
 
 
-@jit
+@part
 def _bounding_power(gamma):
     """An exponent of at least gamma whose powers are cheap; 0 if there is none."""
     if gamma <= 1.0:
@@ -164,7 +164,7 @@ def _bounding_power(gamma):
     return 16 if gamma <= 16.0 else 0
 
 
-@jit
+@part
 def _newton_of_powers32(x, count, s, gamma, powers, zero, one):
     """The same in float32; x is padded."""
     rest_powers32(x, count, s, gamma - 1.0, powers)
@@ -176,7 +176,7 @@ def _newton_of_powers32(x, count, s, gamma, powers, zero, one):
     return min(s, s - (total - total ** x.dtype.type(1.0 - 1.0 / gamma)) / first)
 
 
-@jit
+@part
 def _weigh_powers32(x, count, s, exponent, powers, zero, one):
     pad(x, count)
     rest_powers32(x, count, s, exponent, powers)
@@ -188,19 +188,25 @@ def _weigh_powers32(x, count, s, exponent, powers, zero, one):
         x[i] = powers[i] * scale
 
 
-@jit
+@part
+def _exact_simple(x, count, s, gamma, zero, one):
+    """The same root where gamma is 1 or 2."""
+    for _ in range(_MAX_STEPS):
+        lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, zero, one)
+        arrived = not lower < s
+        s = lower
+        if arrived:
+            break
+    return s
+
+
+@part
 def _exact(x, d, count, s, gamma, settled, powers, quick):
     """The root for the candidates' distances x, from an upper bound s of it."""
     one = x.dtype.type(1)
     zero = one - one
     if gamma == 1.0 or gamma == 2.0:
-        for _ in range(_MAX_STEPS):
-            lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, zero, one)
-            arrived = not lower < s
-            s = lower
-            if arrived:
-                break
-        return s
+        return _exact_simple(x, count, s, gamma, zero, one)
     if x.itemsize == 4 and gamma <= _QUICK:
         pad(x, count)
         for _ in range(_MAX_STEPS):
@@ -223,11 +229,12 @@ def _exact(x, d, count, s, gamma, settled, powers, quick):
     return x.dtype.type(root)
 
 
-@jit
-def select_row(row, n, top, used, alpha, norm, column, work):
+@part
+def select_row(row, n, top, used, alpha, norm, column, work, steep):
     """Columns of the row's selected entries; their weights are left in the scratch ``work[0]``.
 
     ``top`` and ``used`` come from `row_maximum`, which leaves the maxima of lanes in ``work[1]``.
+    ``steep`` is None where every exponent is 1 or 2: then nothing else is compiled.
     """
     x, lanes, _, quick, d, powers = work
     real = x.dtype.type
@@ -248,9 +255,12 @@ def select_row(row, n, top, used, alpha, norm, column, work):
     count = _candidates(row, n, lanes, top - s * margin, column)
     for i in range(count):
         x[i] = (top - row[column[i]]) * scale
-    s = _exact(x, d, count, s, gamma, settled, powers, quick)
+    if steep is None:
+        s = _exact_simple(x, count, s, gamma, zero, one)
+    else:
+        s = _exact(x, d, count, s, gamma, settled, powers, quick)
     kept = _kept(x, column, count, s)
-    if exponent == 1.0 or exponent == 2.0:
+    if steep is None or exponent == 1.0 or exponent == 2.0:
         _weigh(x, kept, s, exponent, zero, one)
     elif x.itemsize == 4 and gamma <= _QUICK:
         _weigh_powers32(x, kept, s, exponent, quick, zero, one)
@@ -261,7 +271,7 @@ def select_row(row, n, top, used, alpha, norm, column, work):
     return kept
 
 
-@jit
+@part
 def scratch(scores, width):
     """Scratch for rows of this width: see `select_row`."""
     room = width + PADDING
@@ -271,13 +281,14 @@ def scratch(scores, width):
 
 
 @jit
-def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, norm):
+def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, norm, steep):
     """Weights of every row, in place: the first ``counts[r]`` entries, with their keys beside.
 
     The weights are proportional to ``(s - x) ** exponent`` where x is the distance to the maximum
     in margins and s solves ``sum((s - x)_+ ** gamma) = 1``: for entmax, 1 < alpha <= 2, margin,
     gamma and exponent are ``1 / (alpha - 1)``; for normmax they are 1, ``alpha / (alpha - 1)`` and
-    ``1 / (alpha - 1)``. ``alpha`` has one entry, or one for each row.
+    ``1 / (alpha - 1)``. ``alpha`` has one entry, or one for each row; ``steep`` is as in
+    `select_row`.
 
     Part of a row has a lower threshold than all of it, and so has a larger gamma; the maxima of
     the row's lanes hold most of the large entries: they give a bound that leaves few candidates.
@@ -296,7 +307,7 @@ def select(start, stop, scores, first, offset, low, high, columns, counts, alpha
             counts[r] = 0
             continue
         own = alpha[first + r if alpha.size > 1 else 0]
-        kept = select_row(row, n, top, used, own, norm, column, work)
+        kept = select_row(row, n, top, used, own, norm, column, work, steep)
         whole = scores[r]
         for i in range(kept):
             whole[i] = x[i]

@@ -11,7 +11,7 @@ from hopfy._kernels.attention.cpu_vectors import add_both, dot_and_add
 from hopfy._kernels.rows.powers import log_of, powers_of
 from hopfy._kernels.rows.powers32 import powers_of32
 from hopfy._kernels.rows.scan import PADDING, pad
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import jit, part
 
 __all__ = ["along_parameter", "backward", "combine", "gather", "through_map"]
 
@@ -31,7 +31,7 @@ def gather(start, stop, weights, columns, edges, values, output, first_row):
         combine(row, column, last - first, values[group], output[group, query], size)
 
 
-@jit
+@part
 def combine(weights, columns, count, values, output, size):
     for d in range(size):
         output[d] = 0
@@ -53,7 +53,7 @@ def combine(weights, columns, count, values, output, size):
 # --- backward -------------------------------------------------------------------------------------
 
 
-@jit
+@part
 def through_map(p, v, count, alpha, kind, g, powers):
     """Apply the map's (symmetric) Jacobian at weights p to v, in place.
 
@@ -61,10 +61,19 @@ def through_map(p, v, count, alpha, kind, g, powers):
     """
     if kind == 1:
         _through_normmax(p, v, count, alpha, g, powers)
-        return
-    if kind == 2:
+    elif kind == 2:
         _through_subsets(p, v, count)
-        return
+    elif alpha == 2.0 or alpha == 1.5:
+        _through_simple(p, v, count, alpha)
+    elif alpha == np.inf:
+        v[:count] = 0
+    else:
+        _through_powers(p, v, count, alpha, g, powers)
+
+
+@part
+def _through_simple(p, v, count, alpha):
+    """Sparsemax and 1.5-entmax: slopes 1 and the roots of the weights."""
     total = p[0] - p[0]
     mean = total
     if alpha == 2.0:
@@ -73,7 +82,7 @@ def through_map(p, v, count, alpha, kind, g, powers):
         mean /= count
         for i in range(count):
             v[i] -= mean
-    elif alpha == 1.5:
+    else:
         for i in range(count):
             slope = math.sqrt(p[i])
             total += slope
@@ -81,13 +90,9 @@ def through_map(p, v, count, alpha, kind, g, powers):
         mean /= total
         for i in range(count):
             v[i] = math.sqrt(p[i]) * (v[i] - mean)
-    elif alpha == np.inf:
-        v[:count] = 0
-    else:
-        _through_powers(p, v, count, alpha, g, powers)
 
 
-@jit
+@part
 def _through_powers(p, v, count, alpha, g, powers):
     """g (v - mean_g(v)) with g = p^(2 - alpha), centered at the steepest entry."""
     for i in range(count):
@@ -110,7 +115,7 @@ def _through_powers(p, v, count, alpha, g, powers):
         v[i] = powers[i] * ((v[i] - origin) - mean)
 
 
-@jit
+@part
 def _through_subsets(p, v, count):
     total, between = p[0] - p[0], 0
     for i in range(count):
@@ -122,7 +127,7 @@ def _through_subsets(p, v, count):
         v[i] = v[i] - mean if p[i] < 1 else 0
 
 
-@jit
+@part
 def _through_normmax(p, v, count, alpha, g, powers):
     if alpha == np.inf:
         v[:count] = 0
@@ -153,7 +158,7 @@ def _through_normmax(p, v, count, alpha, g, powers):
         v[i] = powers[i] - p[i] * total
 
 
-@jit
+@part
 def _phi(t):
     r""":math:`(t e^t - e^t + 1)/t^2`."""
     if abs(t) >= 0.5:
@@ -165,7 +170,7 @@ def _phi(t):
     return series
 
 
-@jit
+@part
 def along_parameter(p, through, count, alpha, kind):
     """``-<d grad Omega / d alpha, J v>``, given J v: the parameter's part of the gradient."""
     total = 0.0
@@ -190,7 +195,7 @@ def along_parameter(p, through, count, alpha, kind):
     return total
 
 
-@jit
+@part
 def _along_k(p, v, count):
     """One more unit is shared by the entries between 0 and 1: the mean of their cotangents."""
     total, between = 0.0, 0
@@ -216,11 +221,13 @@ def backward(
     in_alpha,
     kind,
     scale,
+    others,
 ):
     """Gradients of queries, keys and values, one group at a time, on the support only.
 
     A group owns its keys and values: threads never share a row. ``kept`` holds what dropout
-    multiplied each weight with, or nothing; ``in_alpha`` one number per row, or nothing.
+    multiplied each weight with, or nothing; ``in_alpha`` one number per row, or nothing. ``others``
+    is None for sparsemax and 1.5-entmax with constant alpha: then no other map is compiled.
     """
     queries, keys, values = inputs
     in_queries, in_keys, in_values = gradients
@@ -241,11 +248,14 @@ def backward(
                 along = dot_and_add(value_size, outside, value, factor, in_value)
                 slope[i] = along * kept[first + i] if kept.size else along
             parameter = alpha[group * rows + m if alpha.size > 1 else 0]
-            if in_alpha.size and kind == 2:
-                in_alpha[group * rows + m] = _along_k(p, slope, count)
-            through_map(p, slope, count, parameter, kind, g, powers)
-            if in_alpha.size and kind != 2:
-                in_alpha[group * rows + m] = along_parameter(p, slope, count, parameter, kind)
+            if others is None:
+                _through_simple(p, slope, count, parameter)
+            else:
+                if in_alpha.size and kind == 2:
+                    in_alpha[group * rows + m] = _along_k(p, slope, count)
+                through_map(p, slope, count, parameter, kind, g, powers)
+                if in_alpha.size and kind != 2:
+                    in_alpha[group * rows + m] = along_parameter(p, slope, count, parameter, kind)
             in_query = in_queries[group, m]
             for i in range(count):
                 key, in_key = keys[group, column[i]], in_keys[group, column[i]]

@@ -21,7 +21,7 @@ from hopfy._kernels.attention.cpu_select import (
     _weigh_powers,
 )
 from hopfy._kernels.rows.scan import PADDING, pad
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import jit, part
 
 __all__ = ["PAGE", "decode", "encode"]
 
@@ -62,7 +62,7 @@ def encode(start, stop, keys, codes, units, errors, first, last):
                 errors[g, place] = np.float32(bound * (1 + 1e-6))
 
 
-@jit
+@part
 def _bounds(query, length, codes, units, errors, low, high, lower, upper):
     """Bounds of the products of a query with the keys [low, high)."""
     size = query.shape[0]
@@ -83,7 +83,7 @@ def _bounds(query, length, codes, units, errors, low, high, lower, upper):
             upper[i - low] = score + slack
 
 
-@jit
+@part
 def _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x):
     """A lower bound of the threshold of scores, given lower bounds of them."""
     used = _fold(bounds, n, lanes)
@@ -108,7 +108,7 @@ def _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x):
     return np.float64(top) - s * margin * (1.0 + 1e-9)
 
 
-@jit
+@part
 def _step(x, count, s, power):
     """One Newton step for ``sum((s - x)_+ ** power) = 1``, from the right."""
     total, slope = 0.0, 0.0
@@ -123,7 +123,7 @@ def _step(x, count, s, power):
     return min(s, s - (total - total ** (1.0 - 1.0 / power)) / slope)
 
 
-@jit
+@part
 def _solve(distance, count, gamma, exponent, powers, weights):
     """Weights of candidates from their distances to the top, in margins."""
     pad(distance, count)
