@@ -53,3 +53,30 @@ def test_a_failure_on_one_process_reaches_all(three: Processes) -> None:
 
 def test_bytes_do_not_grow_with_the_memories(three: Processes) -> None:
     assert three.run(laws.traffic, 30) == three.run(laws.traffic, 3000)
+
+
+def test_out_of_memory_on_one_process_reaches_all(three: Processes) -> None:
+    for rank, (failed, after) in enumerate(three.run(laws.out_of_memory)):
+        assert failed[0] == ("MemoryError" if rank == 1 else "RemoteError")
+        assert "no memory left for the scores" in failed[1]
+        assert after[0] == "nothing"
+
+
+@pytest.mark.parametrize(
+    "when", ["forward", "backward", pytest.param("raise in backward", marks=pytest.mark.slow)]
+)
+def test_a_lost_process_is_an_error_within_the_timeout(when: str) -> None:
+    group = Processes(3, timeout=90)
+    try:
+        group.start(laws.dies, 5.0, when)
+        for name, text, again, seconds in group.answers([0, 1]):
+            if when == "raise in backward":  # the process lives, and makes another call
+                assert name == "DisagreementError", text
+                assert "a backward, that some ranks skip" in text
+            else:
+                assert name == "LostProcessError", text
+                assert "died or is stuck" in text
+            assert again == "LostProcessError"
+            assert seconds < 30
+    finally:
+        group.close()

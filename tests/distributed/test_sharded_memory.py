@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from judges.processes import Processes
 
 def _slow(value: object) -> object:
     return pytest.param(value, marks=pytest.mark.slow)
+
+
+def _slow_pair(before: int, after: int) -> object:
+    return pytest.param(before, after, marks=pytest.mark.slow)
 
 
 QUICK = {("sparsemax, auto", "uneven"), ("1.5-entmax, warm", "one shard")}
@@ -43,6 +48,26 @@ def test_values_of_every_kind(processes: Processes) -> None:
 
 def test_sharded_cues_get_their_own_answers(processes: Processes) -> None:
     processes.run(laws.answers_sharded_cues)
+
+
+def test_changes_are_those_of_one_memory(processes: Processes) -> None:
+    processes.run(laws.changes_like_one_memory)
+
+
+def test_a_batch_is_kept_by_all_or_by_none(processes: Processes) -> None:
+    *others, guilty = processes.run(laws.batches_are_kept_by_all_or_by_none)
+    assert guilty == [("ZeroDivisionError", 3), ("ValueError", 3), ("KeyError", 3)]
+    for seen in others:
+        assert seen == [("RemoteError", 3), ("RemoteError", 3), ("KeyError", 3)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), _slow_pair(1, 4), _slow_pair(4, 1)])
+def test_files_are_read_by_more_and_by_fewer_processes(
+    pool: Callable[[int], Processes], tmp_path: Path, before: int, after: int
+) -> None:
+    folder = str(tmp_path / "memory")
+    pool(before).run(laws.saved, folder)
+    pool(after).run(laws.loaded, folder)
 
 
 def test_files_are_read_by_another_number_of_processes(

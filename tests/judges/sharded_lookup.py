@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import time
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hopfy
 from hopfy.distributed import ShardedHopfieldLookup, sharded_parameters
 from hopfy.structures import KSubsets, SequentialKSubsets
-from judges.broken import _seen
+from judges.broken import _Fatal, _OutOfMemory, _seen
 
 LAYERS: dict[str, dict[str, Any]] = {
     "softmax": {"omega": "softmax", "values": True},
@@ -217,3 +220,36 @@ def traffic(rank: int, size: int, memories: int) -> int:
         ours(torch.ones(1, 4, 8))
     dist.barrier()
     return (ours.traffic - before).sent
+
+
+def out_of_memory(rank: int, size: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    """One process has no memory left in the second of several steps; then all is well again."""
+    ours = ShardedHopfieldLookup(layer_of("several steps"), timeout=60)
+    x = batch_of(2, 1)
+    failed = _seen(lambda: ours(x, omega=_OutOfMemory(rank == 1)))
+    return failed, _seen(lambda: ours(x))
+
+
+def dies(rank: int, size: int, timeout: float, when: str) -> tuple[str, str, str, float]:
+    """The last process kills itself, or raises, in a forward or a backward; what the others see."""
+    guilty = rank == size - 1
+    ours = ShardedHopfieldLookup(layer_of("several steps"), timeout=timeout)
+    x = batch_of(2, 1).requires_grad_()
+    begun = time.monotonic()
+    if when == "forward":
+        seen = _seen(lambda: ours(x, omega=_Fatal(guilty)))
+    else:
+        output = ours(x)
+        if guilty:
+            output.register_hook(_raised if when == "raise in backward" else _killed)
+        seen = _seen(lambda: output.sum().backward())
+    again = _seen(lambda: ours(x))
+    return (*seen, again[0], time.monotonic() - begun)
+
+
+def _killed(_: Tensor) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raised(_: Tensor) -> None:
+    raise ZeroDivisionError("in a backward of one process")

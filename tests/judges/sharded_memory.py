@@ -213,3 +213,63 @@ def loaded(rank: int, size: int, folder: str) -> None:
     assert memory.add(drawn(1, 7), ["new"]).tolist() == judge.add(drawn(1, 7), ["new"]).tolist()
     same_recall(memory.recall(cues, cues > 0), judge.recall(cues, cues > 0))
     assert torch.equal(memory.ids, judge.ids)
+
+
+def changes_like_one_memory(rank: int, size: int) -> None:
+    """`update`, `in`, `fit`, `predict`, `score`, `explain`: what one memory does and says."""
+    for values in (["a", "b", "c", "d", "e"], torch.arange(5.0), None):
+        for compare in ("distance", "dot"):
+            pair = Pair(rank, size, {"beta": "auto", "compare": compare})
+            for memory in (pair.ours, pair.judge):
+                memory.add(drawn(5, 1), values)
+                memory.update([3, 1], drawn(2, 7))
+                if values is not None:
+                    memory.update([4], values=[values[0]])
+                memory.update([0], 4 * drawn(1, 8), None if values is None else [values[2]])
+            pair.same_facts()
+            pair.same_beta()
+            assert pair.ours.explain() == pair.judge.explain()
+            pair.same_answers(cues_of(drawn(5, 1)))
+            assert [one in pair.ours for one in (3, 5, -1, "3", 1.5)] == [True] + 4 * [False]
+            predicted, wanted = (each.predict(drawn(5, 1)) for each in (pair.ours, pair.judge))
+            np.testing.assert_allclose(predicted, wanted) if values is None or isinstance(
+                values, Tensor
+            ) else np.testing.assert_array_equal(predicted, wanted)
+            if values is not None:
+                assert pair.ours.score(drawn(5, 1), values) == pair.judge.score(drawn(5, 1), values)
+            for memory in (pair.ours, pair.judge):
+                memory.fit(drawn(4, 3)[:, :6], [1, 2, 3, 4])
+            pair.same_facts()
+            pair.same_answers(drawn(2, 4)[:, :6])
+
+
+def batches_are_kept_by_all_or_by_none(rank: int, size: int) -> list[tuple[str, int]]:
+    """An error on the last process: inside a call, between two calls, and of all processes."""
+    memory = ShardedMemory(beta=1.0, timeout=60)
+    memory.add(drawn(3, 1), ["x", "y", "z"])
+    guilty, seen = rank == size - 1, []
+
+    def between() -> None:
+        if guilty:
+            raise ZeroDivisionError("between two calls")
+
+    def inside() -> None:
+        memory.add(drawn(1, 3)[:, : 3 if guilty else SIZE], ["w"])
+
+    for trouble in (between, inside, lambda: memory.remove([77])):
+        try:
+            with memory.batch():
+                memory.add(drawn(2, 2), ["v", "x"])
+                memory.remove([0])
+                trouble()
+                memory.add(drawn(2, 5), ["u", "x"])
+        except Exception as error:
+            seen.append((type(error).__name__, len(memory)))
+        assert memory.ids.tolist() == [0, 1, 2]
+        assert memory[1].value == "y"
+    with memory.batch(), memory.batch():
+        memory.add(drawn(2, 2), ["q", "x"])
+        memory.remove([0])
+    assert memory.ids.tolist() == [1, 2, 3, 4]
+    assert [memory[one].value for one in (1, 2, 3, 4)] == ["y", "z", "q", "x"]
+    return seen

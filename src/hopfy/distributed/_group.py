@@ -116,15 +116,19 @@ class Group:
         try:
             yield
         except Exception as error:
-            known = isinstance(error, DistributedError) or error is self._announced
-            if self._calls == 1 and not known:
-                self._checked(functools.partial(_raise, error), lambda _: [])
+            if self._calls == 1:
+                self.announce(error)
             raise
         else:
             if self._calls == 1:
                 self.together(lambda: None)
         finally:
             self._calls -= 1
+
+    def announce(self, error: Exception) -> None:
+        """Let an error of this process take the place of the next exchange, unless all know it."""
+        if not isinstance(error, DistributedError) and error is not self._announced:
+            self._checked(functools.partial(_raise, error), lambda _: [])
 
     def together(self, work: Callable[[], T]) -> T:
         """Run ``work`` here; raise on all processes if it failed on any."""

@@ -15,8 +15,9 @@ from hopfy.distributed._engine import Engine
 from hopfy.distributed._group import Group, Traffic, collective
 from hopfy.distributed._held import Held
 from hopfy.distributed._inputs import QueryLayout, check_layout, digest
+from hopfy.distributed._memory_changes import MemoryChanges
 from hopfy.distributed._memory_files import load_shards, save_shards
-from hopfy.distributed._memory_state import MemoryState, Stored
+from hopfy.distributed._memory_state import Stored
 from hopfy.distributed._offer import offered
 from hopfy.distributed._recall import Recaller, check_fetch
 from hopfy.distributed._shard import Shard
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["ShardedMemory"]
 
 
-class ShardedMemory(MemoryState):
+class ShardedMemory(MemoryChanges):
     r"""A `hopfy.AssociativeMemory` whose patterns are spread over the processes of a mesh.
 
     Every process creates it with the same settings, and all processes make the same calls in the
