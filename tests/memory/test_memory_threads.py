@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import torch
 
 from hopfy import AssociativeMemory
@@ -143,3 +144,18 @@ def test_the_first_additions_of_two_threads_both_count():
         together(partial(memory.add, torch.eye(2)), partial(memory.add, torch.ones(3, 2)))
         assert len(memory) == 5
         assert sorted(memory.ids.tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_change_lets_recalls_finish_but_not_for_ever() -> None:
+    memory = AssociativeMemory(beta=1.0).fit(torch.eye(4))
+    turns = memory._writer.turns
+    with turns, turns:  # two recalls that never end
+        memory.add(torch.eye(4)[:1] + 1)  # goes on nevertheless
+        with memory.batch():
+            memory.remove([0])
+            assert len(memory.recall(torch.eye(4))) == 4  # a recall of the writer's own
+    assert len(memory) == 4
+    assert turns._recalls == 0
+    with pytest.raises(ValueError, match="finite"):
+        memory.recall(torch.full((4,), torch.nan))
+    assert turns._recalls == 0  # also after an error

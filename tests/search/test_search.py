@@ -455,3 +455,18 @@ def test_bad_input_gets_a_message() -> None:
         index.update(queries, hopfy.Tsallis(torch.tensor([1.5, 2.0])))
     with pytest.raises(ValueError, match="with rows added"):
         index.extended(torch.randn(3, 3))
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_grown_index_measures_distances_like_a_new_one(lifted: bool) -> None:
+    """What a Euclidean score adds is kept for old rows and computed for new ones."""
+    rows = torch.randn(3000, 5, generator=torch.Generator().manual_seed(0))
+    queries = torch.randn(6, 5 - lifted, generator=torch.Generator().manual_seed(1))
+    grown = ExactIndex.over(rows[:1500], 0, lifted=lifted)
+    for count in (1500, 1501, 2048, 2048, 2999):
+        grown = grown.extended(rows[:count])
+        grown.top(queries, 3, metric="euclidean")
+        bias = grown._state.derived["euclidean"]
+        fresh = ExactIndex.over(rows[:count], 0, lifted=lifted)._state._euclidean_bias()
+        assert torch.equal(bias.values, fresh.values)
+        assert torch.equal(bias.error, fresh.error)

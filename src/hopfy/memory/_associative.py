@@ -217,6 +217,10 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         A cue of zeros is a cue like any other: under ``"distance"`` it leads to the patterns
         nearest to the origin, under ``"dot"`` all patterns score alike and it leads to their mean.
         """
+        with self._writer.turns:
+            return self._recall(queries, mask, max_steps)
+
+    def _recall(self, queries: ArrayLike, mask: ArrayLike | None, max_steps: int) -> Recall:
         snapshot = self._snapshot_for_recall()
         contents = snapshot.contents
         if isinstance(queries, np.ma.MaskedArray):
@@ -279,7 +283,8 @@ class AssociativeMemory(Filed, Estimator, Ordered):
         if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= len(snapshot):
             raise ValueError(f"expected k from 1 to the {len(snapshot)} patterns, got {k!r}.")
         metric = "inner" if contents.radius is None else "euclidean"
-        top = snapshot.index(flat.shape[0]).top(flat, k, metric=metric)  # type: ignore[arg-type]
+        with self._writer.turns:
+            top = snapshot.index(flat.shape[0]).top(flat, k, metric=metric)  # type: ignore[arg-type]
         shape = (*cues.shape[:-1], k)
         ids = contents.ids[top.indices].reshape(shape)
         return Neighbors(in_kind_of(ids, queries), in_kind_of(top.scores.reshape(shape), queries))
@@ -422,6 +427,8 @@ class AssociativeMemory(Filed, Estimator, Ordered):
 
     def _reach(self, snapshot: Snapshot) -> float:
         """The length of the longest row."""
+        if snapshot.contents.rows.device.type == "cpu":
+            return snapshot.derived("reach", lambda: snapshot.index(0).largest_norm)
         rows = snapshot.contents.rows
         return snapshot.derived("reach", lambda: math.sqrt(float(squared_lengths(rows).max())))
 

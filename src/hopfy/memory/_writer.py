@@ -15,6 +15,7 @@ from hopfy.memory._arrays import ArrayLike, as_patterns, as_values
 from hopfy.memory._journal import Change, Journal
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Store
+from hopfy.memory._turns import Turns
 from hopfy.memory._values import Codec, codec_for
 
 __all__ = ["Writer"]
@@ -30,6 +31,7 @@ class Writer:
         self.path: Path | None = None
         self.generation = 0
         self.recorded: tuple[Codec, int] | None = None
+        self.turns = Turns()
         self._lock = threading.RLock()
         self._draft: Store | None = None
         self._open_batch = False
@@ -38,7 +40,7 @@ class Writer:
     # ------------------------------------------------------------------ changes
 
     def add(self, patterns: ArrayLike, values: ArrayLike | None, ids: Tensor | None) -> Tensor:
-        with self._lock:
+        with self._turn():
             store = self._current()
             contents = None if store is None else store.contents
             rows = self._rows(patterns, contents)
@@ -56,7 +58,7 @@ class Writer:
             return new
 
     def remove(self, ids: Tensor) -> None:
-        with self._lock:
+        with self._turn():
             store = self._current()
             if store is None:
                 raise KeyError(f"expected ids that are stored, got {ids[:5].tolist()} (empty).")
@@ -69,7 +71,7 @@ class Writer:
 
     def replace(self, ids: Tensor, patterns: ArrayLike | None, values: ArrayLike | None) -> None:
         """Other patterns, values or both for these ids."""
-        with self._lock:
+        with self._turn():
             store = self._current()
             if store is None:
                 raise KeyError(f"expected ids that are stored, got {ids[:5].tolist()} (empty).")
@@ -106,7 +108,7 @@ class Writer:
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Changes inside become visible together at the end, or not at all."""
-        with self._lock:
+        with self._turn():
             if self._open_batch:
                 yield
                 return
@@ -119,6 +121,14 @@ class Writer:
                     self.store = self._draft
             finally:
                 self._open_batch, self._draft, self._changes = False, None, []
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One change at a time; inside a batch nobody waits again."""
+        if not self._open_batch:
+            self.turns.let_recalls_finish()
+        with self._lock:
+            yield
 
     @property
     def _plain(self) -> bool:

@@ -14,7 +14,7 @@ from hopfy._growing import Growing
 from hopfy._kernels.select import Measure
 from hopfy._runtime.compilation import compiled
 from hopfy._runtime.precision import outside_autocast
-from hopfy.search._bounds import Partial, Plain, block_maxima, rounding
+from hopfy.search._bounds import BLOCK, Partial, Plain, block_maxima, rounding
 from hopfy.search._plan import planned_bounds, principal_bounds
 from hopfy.search._principal import Principal, leading_frame
 from hopfy.search._problem import TIES, Problem
@@ -152,9 +152,21 @@ class State:
             alive=alive,
             numbers=numbers,
             next_number=self.next_number + new,
-            derived={},
+            derived=self._extended_bias(memories, norms),
             _lock=threading.Lock(),
         )
+
+    def _extended_bias(self, memories: Tensor, norms: Growing) -> dict[str, Any]:
+        """What a Euclidean score adds, if it was asked for before, at the cost of the new rows."""
+        before: _Bias | None = self.derived.get("euclidean")
+        if before is None or memories.shape[0] == self.stored:
+            return {} if before is None else {"euclidean": before}
+        first = self.stored - self.stored % BLOCK  # the last block was not full
+        squares = norms.rows(memories.shape[0])[first:].square()
+        more = _bias_of(memories[first:], squares, before.lift, self.lifted)
+        values = torch.cat([before.values[:first], more.values])
+        error = torch.cat([before.error[: first // BLOCK], more.error])
+        return {"euclidean": _Bias(values, error, before.lift)}
 
     def without(self, places: Tensor) -> State:
         """The same with the memories at ``places`` gone; their rows stay where they are."""
@@ -298,15 +310,22 @@ class State:
             return guard
 
     def _make_bias(self) -> _Bias:
+        lift = 0.0
+        if self.lifted and self.principal is not None:
+            lift = float(self.principal.frame.center[-1])
         squares = self.norms.rows(self.stored).square()
-        lift, bias = 0.0, squares / -2
-        if self.lifted:
-            heights = self.memories[:, -1].double()
-            lift = 0.0 if self.principal is None else float(self.principal.frame.center[-1])
-            bias = heights.square().sub_(squares).div_(2) - lift * heights
-        single, double = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
-        error = 4 * single * bias.abs() + 32 * double * (squares + abs(lift) * squares.sqrt())
-        return _Bias(bias.float(), block_maxima(error.unsqueeze(1)).squeeze(1), lift)
+        return _bias_of(self.memories, squares, lift, self.lifted)
+
+
+def _bias_of(memories: Tensor, squares: Tensor, lift: float, lifted: bool) -> _Bias:
+    """Of rows with these squared norms (N,), float64, of which the first begins a block."""
+    bias = squares / -2
+    if lifted:
+        heights = memories[:, -1].double()
+        bias = heights.square().sub_(squares).div_(2) - lift * heights
+    single, double = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+    error = 4 * single * bias.abs() + 32 * double * (squares + abs(lift) * squares.sqrt())
+    return _Bias(bias.float(), block_maxima(error.unsqueeze(1)).squeeze(1), lift)
 
 
 def _no_floors(queries: Tensor) -> Tensor:
