@@ -364,7 +364,7 @@ class HopfieldNetwork:
             prove=prove,
             energy=(lambda s: self.energy(s.reshape(shape)).flatten()) if trace else None,
             max_steps=max_steps,
-            tol=tol * self._largest_norm(stepper),
+            tol=tol * self._largest_norm(stepper) if tol else 0.0,  # norms are a pass over all
         )
 
     def _mapped(self, step: Step) -> Step:

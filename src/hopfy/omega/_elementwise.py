@@ -46,15 +46,14 @@ class ElementwiseOmega(Omega):
 
 
 def _whole_power(base: Tensor, n: int) -> Tensor:
-    """``base**n`` for n >= 1 by multiplications."""
-    power, square = None, base
-    while True:
-        if n % 2:
-            power = square if power is None else power * square
-        n //= 2
-        if not n:
-            return power if power is not None else square
-        square = square * square
+    """``base**n`` for n >= 1 by multiplications, in one new tensor where no gradient is recorded."""
+    recorded = torch.is_grad_enabled() and base.requires_grad
+    power = base
+    for bit in f"{n:b}"[1:]:
+        power = power * power if recorded or power is base else power.mul_(power)
+        if bit == "1":
+            power = power * base if recorded else power.mul_(base)
+    return power
 
 
 @dataclass(frozen=True)
