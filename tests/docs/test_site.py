@@ -67,6 +67,21 @@ def test_every_label_of_the_paper_is_on_the_page_of_equations() -> None:
     assert propositions == ["1", "2", "3", "4", "5"]
 
 
+def test_the_code_names_every_number_of_the_paper() -> None:
+    """A search for "Eq. 19" finds the code that computes it."""
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named: dict[str, set[str]] = {}
+    for kind, rest in re.findall(
+        r"\b(Eq|Prop|Def|Alg|Example)s?\.?\s((?:\d+(?:,\s| and )?)+)", code
+    ):
+        named.setdefault(kind, set()).update(re.findall(r"\d+", rest))
+    headings = re.findall(
+        r"^\*\*(Eq|Prop|Def|Alg|Example)\.? (\d+)\*\*", EQUATIONS, flags=re.MULTILINE
+    )
+    assert len(headings) == 43
+    assert [(kind, n) for kind, n in headings if n not in named[kind]] == []
+
+
 def test_every_equation_leads_to_code() -> None:
     entries = re.split(r"^\((?:eq|prop|def|ex|alg)-\d+\)=$", EQUATIONS, flags=re.MULTILINE)[1:]
     for entry in entries:

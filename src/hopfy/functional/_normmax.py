@@ -18,7 +18,12 @@ def normmax(
     scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask: Tensor | None = None
 ) -> Tensor:
     r"""Sparse, nearly uniform probabilities,
-    :math:`\arg\max_{y \in \triangle} \theta^\top y - \|y\|_\alpha` (Eq. 5, App. B).
+    :math:`\arg\max_{y \in \triangle} \theta^\top y - \|y\|_\alpha` (Eqs. 5 and 14).
+
+    The solution is :math:`y_i = (\theta_i - \mu)_+^{1/(\alpha-1)} / \sum_j
+    (\theta_j - \mu)_+^{1/(\alpha-1)}` (Eq. 18), where :math:`\mu` solves
+    :math:`\sum_i (\theta_i - \mu)_+^{\alpha/(\alpha-1)} = 1` (Eq. 19). The paper bisects (Alg. 1);
+    Newton's steps within the same bounds need fewer.
 
     Scores that trail the maximum by 1 or more get exactly 0, whatever alpha is. The larger alpha,
     the more uniform the weights on the support; alpha = inf gives the uniform distribution over the

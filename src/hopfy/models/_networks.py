@@ -52,7 +52,10 @@ def exponential(patterns: Tensor, b: float | Tensor = 1.0) -> HopfieldNetwork:
 
 
 def modern(patterns: Tensor, beta: float | Tensor = 1.0) -> HopfieldNetwork:
-    r"""Ramsauer et al. (2020): :math:`q \leftarrow X^\top \mathrm{softmax}(\beta X q)`."""
+    r"""Ramsauer et al. (2020): :math:`q \leftarrow X^\top \mathrm{softmax}(\beta X q)` (Eq. 2).
+
+    It minimizes :math:`-\frac1\beta \log\sum_i \exp(\beta x_i^\top q) + \frac12 \|q\|^2` (Eq. 1).
+    """
     return HopfieldNetwork(patterns, Shannon(), beta)
 
 

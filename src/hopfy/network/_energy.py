@@ -91,8 +91,8 @@ def energy_parts(
     r"""The concave and the convex part of Eq. 8.
 
     For the Euclidean state both are written around the base point, as in the paper: the concave part
-    is :math:`-L_\Omega(\beta X q; y_0)/\beta \le 0`. For other states the convex part is
-    :math:`\Psi(q) + c` and the concave one the rest.
+    is :math:`-L_\Omega(\beta X q; y_0)/\beta \le 0`, which Eq. 22 bounds from below. For other states the
+    convex part is :math:`\Psi(q) + c` and the concave one the rest.
     """
     wide = _wide(queries)
     scores = _times_memories(wide * beta, memories)

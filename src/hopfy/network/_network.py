@@ -42,7 +42,7 @@ class HopfieldNetwork:
 
     The network's energy is the Hopfield-Fenchel-Young energy (Eq. 8) and its dynamics minimize it:
 
-    .. math:: q \leftarrow X^\top \hat y_\Omega(\beta X q) \qquad \text{(Eq. 9)}.
+    .. math:: q \leftarrow X^\top \hat y_\Omega(\beta X q) \qquad \text{(Eq. 9; Eq. 13 for SparseMAP)}.
 
     With a sparse map, patterns that are separated by the margin are recalled *exactly*, and
     `retrieve` says so with a certificate.
@@ -176,7 +176,7 @@ class HopfieldNetwork:
         return energy_parts(queries, self.memories, self.omega, beta, self.state)
 
     def gradient(self, queries: Tensor) -> Tensor:
-        r"""The energy's gradient, :math:`\nabla\Psi(q) - X^\top \hat y_\Omega(\beta X q)`.
+        r"""The energy's gradient, :math:`\nabla\Psi(q) - X^\top \hat y_\Omega(\beta X q)` (Eq. 23).
 
         For an indicator :math:`\Psi` it is the gradient of the concave part, which is the whole one
         inside the domain.

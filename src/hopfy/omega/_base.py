@@ -167,7 +167,7 @@ class Omega(Described, ABC):
     @property
     @abstractmethod
     def margin(self) -> float:
-        """Scores that lead all others by this much give an exactly one-hot (k-hot) answer."""
+        """Scores that lead all others by this much give an exactly one-hot (k-hot) answer (Eq. 7)."""
 
     @property
     def closed_form(self) -> tuple[str, float | Tensor] | None:

@@ -13,7 +13,11 @@ __all__ = ["SimplexOmega"]
 
 
 class SimplexOmega(Omega):
-    r"""A regularizer whose domain is the simplex :math:`\{y \ge 0,\ 1^\top y = 1\}`."""
+    r"""A regularizer whose domain is the simplex :math:`\{y \ge 0,\ 1^\top y = 1\}`.
+
+    The generalized negentropies (Def. 4) are those that are zero at one-hot vectors, strictly convex
+    and symmetric.
+    """
 
     has_fixed_mass = True
     largest_mass = 1.0

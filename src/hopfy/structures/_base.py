@@ -217,7 +217,8 @@ class Structure(Described, ABC):
         return tuple(range(-self.event_dims, 0))
 
     def argmax(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The best structure (MAP) of each row, as zeros and ones like the scores.
+        r"""The best structure of each row, as zeros and ones like the scores:
+        :math:`\arg\max_{y \in \mathcal Y} \theta_V^\top y_V + \theta_F^\top y_F` (Eq. 21).
 
         Rows with nothing to select give zeros; NaN or +inf make their own row NaN.
         """

@@ -48,7 +48,7 @@ def separated_capacity(
               \epsilon \le \frac M2 (1 - \cos\phi) - \frac{m}{2 \beta M}.
 
     At :math:`\phi = \pi/3` this is Prop. 3: :math:`N = O((2/\sqrt3)^D)` and
-    :math:`\epsilon \le M/4 - m/(2\beta M)`. The paper calls such patterns equidistant; no more than
+    :math:`\epsilon \le M/4 - m/(2\beta M)` (Eq. 10). The paper calls such patterns equidistant; no more than
     D + 1 points of a sphere are, so "separated by at least" is meant. Its count carries a factor
     :math:`1 + o(1)`; the one here holds in every dimension. (A cap of angle :math:`\phi` covers a
     share of at most :math:`\kappa_{D-1} \sin^{D-1}\phi / \cos\phi` of the sphere, and patterns can
@@ -81,9 +81,12 @@ def random_capacity(
 
     .. math:: N = \sqrt{2p / \kappa_{D-1}}\ \zeta^{(D-1)/2}, \qquad
               \epsilon \le \frac M2 \left(1 - \cos\frac1\zeta\right) - \frac{m}{2\beta M}
-              \qquad \text{(Prop. 3)},
+              \qquad \text{(Prop. 3, Eqs. 11, 29 and 30)},
 
-    since then all angles are at least :math:`1/\zeta` with probability :math:`1 - p`. The radius is
+    since then all angles are at least :math:`1/\zeta` with probability :math:`1 - p`: N random points
+    have :math:`P(\alpha_{\min} < a) \le \frac12 \kappa_{D-1} N^2 a^{D-1}` (Eq. 25), and exact
+    retrieval asks for :math:`M^2 (1 - \cos\alpha_{\min}) \ge m/\beta + 2M\epsilon` (Eqs. 26 and 27),
+    which fails with probability p at :math:`a = 1/\zeta` (Eq. 28). The radius is
     positive only if :math:`\zeta < 1/\arccos(1 - m/(\beta M^2))`.
 
     >>> from hopfy import theory

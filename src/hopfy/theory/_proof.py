@@ -38,7 +38,7 @@ def exact_margin(omega: Omega, size: int = 1) -> Fraction | None:
 def proves_fixed_point(
     memories: Tensor, members: Tensor, omega: Omega, beta: float | Tensor
 ) -> Tensor:
-    r"""Which sets of patterns are proven to be exact fixed points.
+    r"""Which sets of patterns are proven to be exact fixed points (Def. 2).
 
     Args:
         memories: (N, D).

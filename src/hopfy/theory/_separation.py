@@ -136,8 +136,8 @@ def certified_radius(
 ) -> Tensor:
     r"""How far a query may be from each pattern and still recall it in one step, (P,) float64.
 
-    ``bound="paper"`` is Prop. 2: :math:`\epsilon_i = (\Delta_i - m/\beta) / (2M)`. Its proof gives
-    more, ``bound="exact"``:
+    ``bound="paper"`` is Prop. 2: :math:`\epsilon_i = (\Delta_i - m/\beta) / (2M)`. Its proof (Eq. 24)
+    gives more, ``bound="exact"``:
 
     .. math:: \epsilon_i = \min_{j \ne i} \frac{x_i^\top (x_i - x_j) - m/\beta}{\|x_i - x_j\|},
 

@@ -102,7 +102,7 @@ def structured_radius(
     *,
     margin: float = 1.0,
 ) -> Tensor:
-    r"""The radius of Prop. 5 for structures with separation :math:`\Delta` and margin m:
+    r"""The radius of Prop. 5 (Eq. 31) for structures with separation :math:`\Delta` and margin m:
 
     .. math:: \epsilon = \frac{\Delta - m D^2 / (2\beta)}{\min\{\sigma_{\max}(X) D,\ M D^2\}}.
 

@@ -1,7 +1,10 @@
-r"""Alpha-normmax: the argmax of :math:`\langle\theta, y\rangle - \Omega^N_\alpha(y)` (Eq. 5, App. B).
+r"""Alpha-normmax: the argmax of :math:`\langle\theta, y\rangle - \Omega^N_\alpha(y)` (Eq. 14).
 
-With :math:`r_i = (\theta_i - \mu)_+^{1/(\alpha-1)}` the solution is :math:`y = r / \sum r`, where
-:math:`\mu` solves :math:`\sum (\theta_i - \mu)_+^{\alpha/(\alpha-1)} = 1`: the threshold equation
+The Lagrangian is stationary (Eq. 15) where :math:`y_i = r_i \|y\|_\alpha` (Eq. 16) with
+:math:`r_i = (\theta_i - \mu)_+^{1/(\alpha-1)}`; as y sums to 1, its norm is :math:`1 / \sum r`
+(Eq. 17) and :math:`y = r / \sum r` (Eq. 18). Taking the norm of both sides of Eq. 16,
+:math:`\mu` solves :math:`\sum (\theta_i - \mu)_+^{\alpha/(\alpha-1)} = 1` (Eq. 19), between
+:math:`\theta_{\max} - 1` and :math:`\theta_{\max} - N^{1-\alpha}` (Eq. 20): the threshold equation
 with :math:`\gamma = \alpha/(\alpha-1) > 1`. At :math:`\alpha = \infty` the threshold is
 sparsemax's and the weights are uniform over its support (the Berger-Parker limit).
 """
