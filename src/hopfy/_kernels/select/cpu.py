@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import inlined, jit, part
 
 __all__ = [
     "collect",
@@ -38,7 +38,7 @@ _EUCLIDEAN = 1
 _PARTIAL = 2
 
 
-@jit
+@part
 def dot(rows, c, queries, row):
     total = 0.0
     for d in range(queries.shape[1]):
@@ -46,7 +46,7 @@ def dot(rows, c, queries, row):
     return total
 
 
-@jit
+@part
 def _closeness(rows, c, queries, row):
     """Minus half of the squared distance."""
     total = 0.0
@@ -56,7 +56,7 @@ def _closeness(rows, c, queries, row):
     return -0.5 * total
 
 
-@jit
+@part
 def _partial(rows, c, queries, row, known):
     """The product over known coordinates and half of the squares of the others."""
     total = 0.0
@@ -67,7 +67,7 @@ def _partial(rows, c, queries, row, known):
     return total
 
 
-@jit
+@part
 def _score(rows, c, queries, row, known, measure):
     if measure == _EUCLIDEAN:
         return _closeness(rows, c, queries, row)
@@ -76,7 +76,7 @@ def _score(rows, c, queries, row, known, measure):
     return dot(rows, c, queries, row)
 
 
-@jit
+@part
 def _raise_floor(best, score):
     """Replace the smallest of the best scores (a min-heap, -inf where empty) by a larger one."""
     size = best.shape[0]
@@ -94,7 +94,7 @@ def _raise_floor(best, score):
     best[hole] = score
 
 
-@jit(fastmath=False)
+@part(fastmath=False)
 def _floor(best, reach, nudge):
     """Scores at or below this have no part in the answer."""
     if best == -np.inf or reach == np.inf:
@@ -103,14 +103,14 @@ def _floor(best, reach, nudge):
     return floor - 1e-300 if nudge > 0 else floor  # a tie at zero must survive too
 
 
-@jit(fastmath=False)
+@part(fastmath=False)
 def _edge(best, reach, nudge):
     """The floor in the end: without a nudge a tie with it stays, as the first ones count."""
     floor = _floor(best, reach, nudge)
     return floor if nudge > 0 else np.nextafter(floor, -np.inf)
 
 
-@jit
+@part
 def _keep_above(floor, indices, scores, count):
     kept = 0
     for c in range(count):
@@ -121,18 +121,18 @@ def _keep_above(floor, indices, scores, count):
     return kept
 
 
-@jit
+@part
 def _set_below(limits, slot, value):
     """Store a threshold in the bounds' own dtype, never rounded up."""
     limits[slot] = value - 1.2e-7 * abs(value) - 1e-37
 
 
-@jit(inline="always")
+@inlined
 def _bound(line, bias, c):
     return line[c] + bias[c] if bias.shape[0] else line[c]
 
 
-@jit
+@part
 def _seed(row, line, search, heap):
     """The lowest exact score among the memories with the highest bounds in the first block.
 
@@ -154,7 +154,7 @@ def _seed(row, line, search, heap):
     return lowest if taken == rank else -np.inf
 
 
-@jit
+@part
 def _next_above(line, bias, begin, threshold):
     """The start of the first chunk with an entry above; the length of the line if there is none.
 
@@ -177,7 +177,7 @@ def _next_above(line, bias, begin, threshold):
     return begin
 
 
-@jit(inline="always")
+@inlined
 def _second_bound(bound, query, memory):
     change = memory.dtype.type(0)
     for d in range(memory.shape[0]):
@@ -235,7 +235,7 @@ def collect_by_memory(start, stop, block, fine, search, found):
             _finish(row, search, found)
 
 
-@jit
+@part
 def _next_chunk(entries, rows, first, bias, limits, c, slot, memories):
     """Where the next chunk of queries begins of which one is above its limit: memory and slot."""
     width = limits.shape[0]
@@ -260,7 +260,7 @@ def _next_chunk(entries, rows, first, bias, limits, c, slot, memories):
     return c, slot
 
 
-@jit
+@part
 def _begin(row, line, limits, slot, heap, block, search, found):
     """The floor of a row at the start of a block, whose first bounds are ``line``."""
     if block.first == 0 and heap.shape[0] <= _SEEDS:
@@ -270,7 +270,7 @@ def _begin(row, line, limits, slot, heap, block, search, found):
     _set_below(limits, slot, found.floor[row] - block.slack[row])
 
 
-@jit
+@part
 def _finish(row, search, found):
     """After the last block: what is below the final floor goes."""
     if found.status[row] == _COMPLETE:
@@ -280,7 +280,7 @@ def _finish(row, search, found):
         )
 
 
-@jit
+@part
 def _examine(row, c, bound, limits, slot, block, fine, search, found):
     """Score memory c, which passed the first bound, and raise the floor if its score is good."""
     if search.alive.shape[0] > 0 and not search.alive[c]:
@@ -314,7 +314,7 @@ def _examine(row, c, bound, limits, slot, block, fine, search, found):
     _stop_if_too_long(row, limits, slot, search, found)
 
 
-@jit
+@part
 def _stop_if_too_long(row, limits, slot, search, found):
     if found.work[row] > search.budget:
         found.status[row] = _GAVE_UP
@@ -361,7 +361,7 @@ def mix(start, stop, weights, table, out):
         )  # fmt: skip
 
 
-@jit(fastmath=False)
+@part(fastmath=False)
 def mix_row(row, begin, end, indices, values, table, total, out):
     total[:] = 0.0
     for e in range(begin, end):

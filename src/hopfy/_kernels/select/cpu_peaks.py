@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from hopfy._kernels.select.cpu import _floor, _raise_floor, _score, _second_bound, _seed, _set_below
-from hopfy._runtime.compilation import jit
+from hopfy._runtime.compilation import jit, part
 
 __all__ = ["look", "revisit"]
 
@@ -24,7 +24,7 @@ _FULL = 1
 _GAVE_UP = 2
 
 
-@jit(fastmath=True)
+@part(fastmath=True)
 def _peaks(line, bias, out):
     """The largest bound of each chunk; bounds are finite, and fixed lengths compile to vector code."""
     whole = line.shape[0] // _CHUNK
@@ -72,7 +72,7 @@ def look(start, stop, block, fine, search, found, peaks):
             found.status[row] = _GAVE_UP
 
 
-@jit
+@part
 def _improve(row, begin, end, box, block, fine, search, found):
     """Score what may be among the best, and raise the floor where it is."""
     line, best = block.upper[row], found.best[row]
@@ -114,7 +114,7 @@ def revisit(start, stop, vectors, right, first, slack, fine, search, peaks, foun
             found.status[row] = _GAVE_UP
 
 
-@jit
+@part
 def _keep(row, begin, end, first, limit, vectors, right, fine, search, found):
     query = vectors[row]
     floor, count, work = found.floor[row], found.counts[row], found.work[row]
