@@ -112,7 +112,7 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
     """Time hopfy against torch and other packages, after checking the answers."""
-    from hopfy.bench import NEED_A_GPU, SUBJECTS
+    from hopfy.bench import NEED_A_GPU, SUBJECTS, table_lines
 
     for subject in subjects or [name for name in SUBJECTS if name not in NEED_A_GPU]:
         if subject not in SUBJECTS:
@@ -121,12 +121,7 @@ def bench(
             raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
         with ShownStatus(console, subject) as status:
             rows = [_fields(row) for row in SUBJECTS[subject](status.say)]
-        table = Table(title=subject)
-        for heading in rows[0]:
-            table.add_column(heading.replace("_", " "), justify="right")
-        for row in rows:
-            table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-        console.print(table)
+        typer.echo("\n".join([subject, "", *table_lines(rows, console.width), ""]))
         _record(out / f"{subject}.json", {"rows": rows})
 
 

@@ -23,8 +23,9 @@ from hopfy.bench._rationale import bench_rationale
 from hopfy.bench._retrieval import bench_retrieval
 from hopfy.bench._sequential import bench_sequential
 from hopfy.bench._structures import bench_structures
+from hopfy.bench._tables import table_lines
 
-__all__ = ["NEED_A_GPU", "SUBJECTS"]
+__all__ = ["NEED_A_GPU", "SUBJECTS", "table_lines"]
 
 SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "maps": bench_maps,
