@@ -435,3 +435,47 @@ def test_weights_that_did_not_fit_are_those_of_the_rows_that_are_left():
     ids, weights = answer.weights(2)
     assert not set(ids.tolist()) & {3, 4}
     assert float(weights.sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("compare", ["distance", "dot"])
+def test_automatic_beta_follows_removals_without_a_copy(compare):
+    """Separations after removals are those of the patterns that are left, at the same places."""
+    generator = torch.Generator().manual_seed(4)
+    patterns = torch.randn(300, 8, generator=generator, dtype=torch.float64)
+    patterns = 3 * patterns / patterns.norm(dim=1, keepdim=True)
+    patterns[250:] = patterns[:50] + 1e-2 * torch.randn(50, 8, generator=generator).double()
+    memory = AssociativeMemory(compare=compare)
+    memory.add(patterns)
+    cues = patterns[60:70] + 0.02
+    memory.recall(cues)
+    store, left = memory._store, torch.arange(300)
+    rows = store.contents.rows.data_ptr()
+    for gone in ([250], [251, 252, 3], list(range(253, 290)), [7]):
+        memory.remove(gone)
+        left = left[~torch.isin(left, torch.tensor(gone))]
+        answer, state = memory.recall(cues), memory._snapshot_for_recall()
+        assert store.contents.rows.data_ptr() == rows
+        products = store.contents.rows[left] @ store.contents.rows[left].T
+        own = products.diagonal().clone()
+        products.fill_diagonal_(-torch.inf)
+        delta = own - products.amax(1)
+        found = state.separations().delta
+        assert torch.allclose(found[left], delta, rtol=1e-9, atol=1e-12)
+        assert torch.isinf(found).sum() == 300 - len(left)
+        assert memory._beta(state) == pytest.approx(2 * 1.0 / float(delta[delta > 1e-9].min()))
+        fresh = AssociativeMemory(beta=memory._beta(state), compare=compare)
+        fresh.add(patterns[left], ids=left)
+        assert torch.equal(fresh.recall(cues).ids, answer.ids)
+        assert torch.equal(fresh.recall(cues).certified, answer.certified)
+    memory.add(patterns[:1] + 9)
+    assert memory.recall(cues).certified.tolist() == memory.recall(cues).certified.tolist()
+    assert memory.beta == pytest.approx(memory._beta(memory._snapshot_for_recall()))
+
+
+def test_one_pattern_is_left():
+    memory = AssociativeMemory().fit(torch.eye(8))
+    memory.recall(torch.eye(8))
+    memory.remove([7])
+    memory.recall(torch.eye(8))
+    memory.remove(list(range(1, 7)))
+    assert memory.recall(torch.eye(8)[5]).ids == 0

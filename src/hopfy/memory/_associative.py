@@ -405,16 +405,10 @@ class AssociativeMemory(Filed, Estimator, Ordered):
 
     def _snapshot_for_recall(self) -> Snapshot:
         """A state that need not be compacted, where a search is all that looks at its rows."""
-        store, settings = self._store, self._settings
-        searched = settings.beta is not None
-        if (
-            store is None
-            or not searched
-            or store.contents.rows.device.type != "cpu"
-            or not len(store)
-        ):
+        store = self._store
+        if store is None or store.contents.rows.device.type != "cpu" or not len(store):
             return self._filled_snapshot()
-        return store.snapshot_for_recall()
+        return store.snapshot_for_recall(with_separations=self._settings.beta is None)
 
     def _guarantee(self, snapshot: Snapshot) -> Guarantee:
         return snapshot.derived(

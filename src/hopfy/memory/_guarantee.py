@@ -95,7 +95,8 @@ def guarantee(snapshot: Snapshot, omega: Omega, beta: float | None) -> Guarantee
     separations = snapshot.separations()
     delta, rows = separations.delta, snapshot.contents.rows
     # Below one unit in the last place of the largest score, products of the dtype are noise.
-    largest = float(squared_lengths(rows).max())
+    lengths = squared_lengths(rows)
+    largest = float((lengths if snapshot.alive is None else lengths[snapshot.alive]).max())
     hopeless = delta <= torch.finfo(rows.dtype).eps * largest
     chosen = beta is None
     if beta is None:

@@ -49,6 +49,23 @@ class Separations:
         delta = torch.where(survives, self.delta, torch.nan)
         return Separations(delta[keep], rival[keep])
 
+    def without(self, gone: Tensor, index: ExactIndex) -> Separations:
+        """The same places with the rows ``gone`` out of the competition: infinite, without a rival.
+
+        Rows whose rival is gone look for another one in ``index``, in which those rows are removed.
+        """
+        delta, rival = self.delta.clone(), self.rival.clone()
+        removed = torch.zeros(delta.numel(), dtype=torch.bool, device="cpu")
+        removed[gone] = True
+        lost = ((rival >= 0) & removed[rival] & ~removed).nonzero().flatten()
+        delta[removed], rival[removed] = torch.inf, -1
+        if len(index) > 1:
+            for part in blocks(lost, _TILE):
+                rival[part], delta[part] = _nearest(index, part)
+        else:
+            delta[lost], rival[lost] = torch.inf, -1
+        return Separations(delta, rival)
+
     def extended(self, rows: Tensor, index: ExactIndex | None = None) -> Separations:
         """The separations of all ``rows``, whose first rows are the ones already known here.
 
@@ -78,13 +95,18 @@ def _by_index(index: ExactIndex, total: int) -> Separations:
     rival = torch.empty(total, dtype=torch.int64, device="cpu")
     everyone = torch.arange(total, device="cpu")
     for part in progress(list(torch.split(everyone, _TILE)), "comparing all pairs of patterns"):
-        top = index.top(index.memories[part], 2)
-        itself = top.indices == part.unsqueeze(1)
-        # A row that is not among its own two best is dominated: its best is its rival.
-        other = torch.where(itself[:, 0], 1, 0).unsqueeze(1)
-        rival[part] = top.indices.gather(1, other).squeeze(1)
-        delta[part] = _gaps(index.memories, part, rival[part])
+        rival[part], delta[part] = _nearest(index, part)
     return Separations(delta, rival)
+
+
+def _nearest(index: ExactIndex, part: Tensor) -> tuple[Tensor, Tensor]:
+    """The rivals of the rows in ``part`` and their separations."""
+    top = index.top(index.memories[part], 2)
+    itself = top.indices == part.unsqueeze(1)
+    # A row that is not among its own two best is dominated: its best is its rival.
+    other = torch.where(itself[:, 0], 1, 0).unsqueeze(1)
+    rival = top.indices.gather(1, other).squeeze(1)
+    return rival, _gaps(index.memories, part, rival)
 
 
 def _search(rows: Tensor, part: Tensor, best: Tensor, rival: Tensor, first_new: int) -> None:

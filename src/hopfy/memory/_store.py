@@ -80,7 +80,7 @@ class Snapshot:
         """The separations of all rows; computed once, from those of the states before."""
         with self._lock:
             done = self._separations
-            if done.delta.numel() < len(self) or bool(done.delta.isnan().any()):
+            if not self.has_separations:
                 index = None if self.contents.rows.device.type != "cpu" else self.index(_MANY)
                 self._separations = done.extended(self.contents.rows, index)
             return self._separations
@@ -123,6 +123,12 @@ class Snapshot:
             self._derived[name] = made
 
     @property
+    def has_separations(self) -> bool:
+        """Whether the separations of all rows are known."""
+        known = self._separations.delta
+        return known.numel() == len(self) and not bool(known.isnan().any())
+
+    @property
     def separations_so_far(self) -> Separations:
         return self._separations
 
@@ -130,13 +136,15 @@ class Snapshot:
 class ThinnedSnapshot(Snapshot):
     """A state from which some rows are gone: they stay where they are, and no search finds them.
 
-    For recalls only: what looks at all rows (separations, files) needs a compacted state.
+    For recalls only: files need a compacted state. ``before`` is the same with fewer rows gone.
     """
 
-    def __init__(self, base: Snapshot, gone: Tensor) -> None:
+    def __init__(self, base: Snapshot, gone: Tensor, before: ThinnedSnapshot | None = None) -> None:
         super().__init__(base.contents, Separations.none())
         self._base, self._gone = base, gone
         self._thinned: ExactIndex | None = None
+        known = None if before is None else before.separations_so_far
+        self._known = known if known is not None and known.delta.numel() else None
 
     def __len__(self) -> int:
         return super().__len__() - self._gone.numel()
@@ -151,7 +159,12 @@ class ThinnedSnapshot(Snapshot):
         return self.derived("alive", make)
 
     def separations(self) -> Separations:
-        raise RuntimeError("expected a compacted state; use Store.snapshot().")
+        """At the places of all rows; of those that are gone infinite."""
+        with self._lock:
+            if not self._separations.delta.numel():
+                known = self._base.separations() if self._known is None else self._known
+                self._separations = known.without(self._gone, self.index(0))
+            return self._separations
 
     def index(self, queries: int) -> ExactIndex:
         whole = self._base.index(queries)
@@ -193,7 +206,7 @@ class Store:
         self._lock = threading.RLock()
         self._place: dict[int, int] | None = None
         self._live = _Live.of(contents, separations or Separations.none())
-        self._thin: tuple[Snapshot, int, Snapshot] | None = None
+        self._thin: tuple[Snapshot, int, ThinnedSnapshot] | None = None
 
     @property
     def contents(self) -> Contents:
@@ -212,10 +225,11 @@ class Store:
             self._compact()
             return self._live.snapshot
 
-    def snapshot_for_recall(self) -> Snapshot:
+    def snapshot_for_recall(self, with_separations: bool = False) -> Snapshot:
         """One state for searches; its contents may hold rows that were removed, see `ThinnedSnapshot`.
 
-        The cost does not depend on the length of the rows.
+        The cost does not depend on the length of the rows. Separations follow removals; those of rows
+        that were added are computed on a compacted state, where they are kept for good.
         """
         live = self._live
         if not live.removed:
@@ -223,13 +237,16 @@ class Store:
         with self._lock:
             live = self._live
             count = len(live.removed)
-            if _CROWDED * count > len(live.snapshot) or live.snapshot.contents.mapped:
+            crowded = _CROWDED * count > len(live.snapshot) or live.snapshot.contents.mapped
+            if crowded or (with_separations and not live.snapshot.has_separations):
                 self._compact()
                 return self._live.snapshot
             thin = self._thin
             if thin is None or thin[0] is not live.snapshot or thin[1] != count:
                 gone = torch.tensor(sorted(live.removed), dtype=torch.int64, device="cpu")
-                thin = self._thin = (live.snapshot, count, ThinnedSnapshot(live.snapshot, gone))
+                before = thin[2] if thin is not None and thin[0] is live.snapshot else None
+                state = ThinnedSnapshot(live.snapshot, gone, before)
+                thin = self._thin = (live.snapshot, count, state)
             return thin[2]
 
     def add(self, patterns: Tensor, values: Tensor | None, ids: Tensor | None) -> Tensor:
