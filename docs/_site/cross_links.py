@@ -1,4 +1,4 @@
-"""Links that nobody has to write: short names in docstrings, equations and propositions.
+"""Links that are made for the writer: short names in docstrings, equations and propositions.
 
 Docstrings write `sparsemax` or `HopfieldNetwork.retrieve`; where one object of the library ends in
 that name, it becomes a link. ``Eq. 8`` and ``Prop. 2`` in a docstring lead to the page of equations.

@@ -1,4 +1,19 @@
-"""hopfy: sparse and structured Hopfield networks for PyTorch."""
+"""hopfy: sparse and structured Hopfield networks for PyTorch.
+
+===============================  ==================================================================
+`HopfieldNetwork`, `Retrieval`   energies, updates and retrieval, with certificates
+`AssociativeMemory`, `Recall`    a store of patterns that grows, forgets and is saved
+`hopfy.nn`                       layers: associations, pooling, lookup, attention, transformers
+`hopfy.functional`               the maps as functions of tensors, and attention
+`Omega` and its subclasses       regularizers: map, conjugate, loss and margin of each
+`hopfy.structures`               sets of structures for `SparseMAP`; `hopfy.states`: state spaces
+`FenchelYoungLoss`               losses; `hopfy.theory`: the propositions of the paper as functions
+`hopfy.models`                   networks of the literature; `hopfy.search`: exact search
+`hopfy.estimators`               models in the manner of scikit-learn
+`hopfy.distributed`              memories, networks and layers over many processes
+`hopfy.paper`                    the experiments of the paper; `hopfy.plot`, `hopfy.app`: pictures
+===============================  ==================================================================
+"""
 
 from importlib import import_module
 

@@ -43,7 +43,7 @@ BRITISH = {
 METAPHORS = (
     r"becomes? a sentence", r"(raise|raises|gets?|is|are|in) (a|one) sentence", r"one_sentence",
     r"\bdoors?\b", r"floors? of the house", r"\bspoils\b", r"\bcannot spoil\b", r"had to say", r"\banybody\b",
-    r"\bsomebody\b", r"anybody will ask",
+    r"\bsomebody\b", r"\bnobody\b", r"\bthe seam\b", r"anybody will ask",
 )  # fmt: skip
 ALLOWED = {
     ("src/hopfy/nn/_hopfield.py", "normalise"),  # the old name of an argument, refused by name

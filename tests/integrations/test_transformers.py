@@ -99,7 +99,7 @@ def outputs(model: nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
 
 
 def real(name: str, answer: torch.Tensor) -> torch.Tensor:
-    """Without the positions of padding, whose queries nobody reads."""
+    """Without the positions of padding, whose outputs are not read."""
     if name == "vit":
         return answer
     return answer[inputs_of(name)["attention_mask"].bool()]

@@ -106,7 +106,7 @@ class Rationale:
 
     @property
     def overlap(self) -> Overlap | None:
-        """Agreement with the human spans; None where nobody marked a word."""
+        """Agreement with the human spans; None where no word was marked."""
         marked = _members(self.human or (), len(self.tokens))
         if not marked.any():
             return None

@@ -1,4 +1,4 @@
-"""The associative memory a person uses."""
+"""`AssociativeMemory`: patterns in, exact recalls out, on disk or not."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Writer:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One change at a time; inside a batch nobody waits again."""
+        """One change at a time; inside a batch the lock is held already."""
         if not self._open_batch:
             self.turns.let_recalls_finish()
         with self._lock:

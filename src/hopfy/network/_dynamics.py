@@ -1,4 +1,4 @@
-"""The loop: update the queries that still move, and let the others go."""
+"""The loop of a retrieval: queries are updated until they are fixed points, then left as they are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,19 @@ class Rules:
 
 @dataclass
 class Outcome:
-    """Flat results: Q rows each."""
+    """What became of Q queries; every tensor has Q rows.
+
+    Attributes:
+        states: (Q, D), the states in the end; ``previous`` those before the last update.
+        steps: (Q,), the number of updates.
+        converged: (Q,), proven to be a fixed point, or moved by no more than the tolerance.
+        certified: (Q,), proven to be a fixed point.
+        exact: (Q,), a sum of patterns with weight 1 each.
+        size: (Q,), how many patterns have weight.
+        pattern: (Q,), the pattern that was retrieved, or -1.
+        weights: the weights of the last update, if they were kept.
+        energies: (Q,) each, before the first update and after every one, if a trace is wanted.
+    """
 
     states: Tensor
     previous: Tensor
@@ -53,7 +65,7 @@ class Outcome:
 
 
 def iterate(queries: Tensor, rules: Rules) -> Outcome:
-    """Move every query until it is proven fixed, moves less than the tolerance, or time is up."""
+    """Move every query until it is proven fixed, moves by ``tol`` or less, or ``max_steps`` are made."""
     outcome = _blank(queries)
     active = torch.arange(queries.shape[0], device=queries.device)
     kept: list[tuple[Tensor, SparseRows | Tensor | None]] = []

@@ -42,7 +42,7 @@ def iterate_with_index(
         old, moved = current.numpy(), stepper.moved(current, own)
         reading = _read(moved)
         certified = _proofs(stepper, moved, reading, own)
-        if certified.all():  # nobody asks how far they moved
+        if certified.all():  # how far they moved does not matter
             result.record(active, old, moved, reading, certified, certified, count)
             result.keep(active, moved.rows(stepper.columns))
             break

@@ -442,5 +442,5 @@ def _flat(queries: Tensor) -> Tensor:
 
 
 def _owned(memories: Tensor) -> Tensor:
-    """A tensor that nobody else can change, unless it is being trained."""
+    """A copy, which later changes outside do not reach; a tensor that is trained stays itself."""
     return memories if memories.requires_grad else memories.clone()

@@ -1,4 +1,4 @@
-r"""One update for many queries: the seam between the dynamics and whatever computes them.
+r"""One update for many queries: the interface between the dynamics and what computes them.
 
 Everything that a network does with its memories goes through a `Stepper`:
 

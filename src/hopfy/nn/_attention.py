@@ -104,7 +104,7 @@ class HopfieldAttention(nn.MultiheadAttention):
         extra = (self.bias_k is not None) + bool(self.add_zero_attn)
         keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, extra)
         causal = is_causal and attn_mask is None
-        if causal and extra:  # the appended keys are nobody's future
+        if causal and extra:  # the appended keys are visible to every query
             seen = torch.ones(queries.shape[2], memories.shape[2], dtype=torch.bool).tril()
             seen[:, -extra:] = True
             keep, causal = seen.to(queries.device) if keep is None else keep & seen, False

@@ -98,7 +98,7 @@ def _labels(tokens: Sequence[str] | None, count: int, name: str) -> list[str] | 
 
 
 def _sparsity(weights: Tensor) -> float:
-    """The share of zeros, without keys that nobody attends to and queries that attend to nothing."""
+    """The share of zeros, without keys that no query attends to and queries that attend to nothing."""
     used = weights[(weights > 0).any(1)][:, (weights > 0).any(0)]
     return float((used == 0).float().mean()) if used.numel() else 1.0
 

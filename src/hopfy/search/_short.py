@@ -167,5 +167,5 @@ def _as_array(queries: Tensor) -> Array:
 
 @lru_cache(maxsize=256)
 def _one(number: float) -> Array:
-    """(1,) that nobody changes."""
+    """(1,) that is never written to."""
     return np.array([number], np.float64)

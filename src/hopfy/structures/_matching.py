@@ -20,7 +20,7 @@ class Matching(Structure):
     r"""Matchings between m rows and n columns; best matching by shortest augmenting paths.
 
     Scores are (..., m, n). Every member of the smaller side is matched to one of the other, and
-    nobody twice; :math:`\Omega(y) = \tfrac12\|y\|^2` over the pairs. For m = n the hull is the Birkhoff
+    none twice; :math:`\Omega(y) = \tfrac12\|y\|^2` over the pairs. For m = n the hull is the Birkhoff
     polytope of doubly stochastic matrices.
 
     A row or column that is all masked is not there.

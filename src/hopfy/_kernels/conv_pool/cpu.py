@@ -30,7 +30,7 @@ from hopfy._runtime.threads import over_rows
 
 __all__ = ["solve", "vjp"]
 
-NOBODY = 4  # the winner of a window without a positive entry
+NONE = 4  # the winner of a window without a positive entry
 # What is to stay in the nearest cache: the outputs of so many windows, and the weights of so many
 # entries of a patch.
 _AT_ONCE, _CACHED = 16, 128
@@ -164,7 +164,7 @@ def _convolve(four, first, weights, image, corner, step, line, stretch):
 
 @part
 def _largest(four, first, lanes, pooled, winners):
-    """The first of equal ones wins; nobody does where none is positive."""
+    """The first of equal ones wins, none where none is positive."""
     a, b = four[first : first + lanes], four[first + lanes : first + 2 * lanes]
     c, d = four[first + 2 * lanes : first + 3 * lanes], four[first + 3 * lanes : first + 4 * lanes]
     for o in range(pooled.shape[0]):
@@ -176,7 +176,7 @@ def _largest(four, first, lanes, pooled, winners):
         if d[o] > top:
             top, who = d[o], np.uint8(3)
         if top <= 0:
-            top, who = np.float32(0), np.uint8(NOBODY)
+            top, who = np.float32(0), np.uint8(NONE)
         # NaN loses every comparison above, and must not get lost. No "or": that would be a branch.
         if (a[o] != a[o]) | (b[o] != b[o]) | (c[o] != c[o]) | (d[o] != d[o]):
             top = np.float32(np.nan)
@@ -192,7 +192,7 @@ def _backward(start, stop, images, kernels, cotangent, winners, gradient):
         images: (N, H, W, C).
         kernels: (O, tall, stretch filled up to vectors), with zeros where it was filled up.
         cotangent, winners: (N, H', W', O), of the pooled maps.
-        gradient: (N, H, W, C), of the images; (0, H, W, C) if nobody needs it.
+        gradient: (N, H, W, C), of the images; (0, H, W, C) if it is not needed.
 
     Returns:
         start, and gradients of the kernels, with garbage where they were filled up, and of the bias.
@@ -242,7 +242,7 @@ def _won_by(o, cotangent, winners, step, line, places, values):
             who = np.int64(winners[i, j, o])
             places[count] = (2 * i + (who >> 1)) * line + (2 * j + (who & 1)) * step
             values[count] = cotangent[i, j, o]
-            count += who != NOBODY
+            count += who != NONE
     end_list(places, values, count)
     return count
 
@@ -258,7 +258,7 @@ def _won_at(cotangent, winners, size, longest, lists):
             first = 4 * (i * width + j)
             for o in range(outputs):
                 who = winners[i, j, o]
-                if who != NOBODY:
+                if who != NONE:
                     own = first + who
                     at = own * longest + counts[own]
                     places[at], values[at] = o * size, cotangent[i, j, o]

@@ -187,7 +187,7 @@ def _smallest(values, rank):
 
 @part
 def _by_best_subsets(theta, edge, n, k, verdict, raised):
-    """The same by the best subsets; also whether a penalty that nobody pays could be raised.
+    """The same by the best subsets; also whether a penalty that does not apply could be raised.
 
     If nothing is settled and such penalties were not ``raised`` before, they are.
     """

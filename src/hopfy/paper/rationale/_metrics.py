@@ -21,7 +21,7 @@ class MeanOverlap(NamedTuple):
 
 
 def macro_f1(predicted: Sequence[int], labels: Sequence[int]) -> float:
-    """The mean over the classes of :math:`2 TP / (2 TP + FP + FN)`; a class nobody names counts 0.
+    """The mean over the classes of :math:`2 TP / (2 TP + FP + FN)`; a class that is never predicted counts 0.
 
     >>> round(macro_f1([0, 0, 1, 1], [0, 1, 1, 1]), 4)
     0.7333
