@@ -1,4 +1,4 @@
-"""Tables of measured and published numbers, from their JSON files to Markdown."""
+"""Tables of measured numbers, from their JSON files to Markdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-from hopfy.paper._published import METASTABLE_STATES, MIL, MIL_TASKS, RATIONALES, SIZES
 
 ROOT = Path(__file__).parents[2]
 # Columns of each record: the key in the JSON file, the heading, how a number is written.
@@ -115,68 +113,12 @@ def _cell(value: Any, style: str) -> str:
     return format(value, style) if style else str(value)
 
 
-def table_1() -> str:
-    headings = ["size", *(f"{c.omega}, β = {c.beta:g}" for c in METASTABLE_STATES)]
-    rows = (
-        [size, *(f"{column.percent[n]:.1f}" for column in METASTABLE_STATES)]
-        for n, size in enumerate(SIZES)
-    )
-    return table(headings, rows)
-
-
-def table_2(recorded: dict[str, Any]) -> str:
-    published = {row.omega: row.cells for row in MIL}
-    rows = []
-    for method, cells in recorded["methods"].items():
-        line = [method]
-        for n, (mean, deviation) in enumerate(cells):
-            theirs = f" ({published[method][n][0]:.1f})" if method in published else ""
-            line.append(f"{mean:.1f} ± {deviation:.1f}{theirs}")
-        rows.append(line)
-    return table(["", *recorded["tasks"]], rows)
-
-
-def table_2_reference(recorded: dict[str, Any]) -> str:
-    published = {row.omega: row.cells for row in MIL}
-    rows = []
-    for task, numbers in recorded["tasks"].items():
-        column = MIL_TASKS.index(task.replace(" ", ""))
-        pairs = zip(recorded["methods"], numbers, strict=True)
-        rows.append([task, *(f"{n:.1f} ({published[m][column][0]:.1f})" for m, n in pairs)])
-    return table(["", *recorded["methods"]], rows)
-
-
-def table_3(recorded: dict[str, Any]) -> str:
-    names = {"SST": "sst", "IMDB": "imdb", "AgNews": "ag_news", "Beer": "beer"}
-    rows = []
-    for method, numbers in recorded["methods"].items():
-        line = [method]
-        for column, ours in zip(recorded["columns"], numbers, strict=True):
-            theirs = getattr(RATIONALES.get(method), names.get(column.split(",")[0], ""), None)
-            known = f" ({theirs.mean:g})" if theirs and ours is not None else ""
-            line.append("–" if ours is None else f"{ours:.3f}{known}")
-        rows.append(line)
-    return table(["", *recorded["columns"]], rows)
-
-
-def words_of_table_3(recorded: dict[str, Any]) -> str:
-    rows = [[name, *(_cell(n, ".3f") for n in row)] for name, row in recorded["rows"].items()]
-    return table(["", *recorded["columns"]], rows)
-
-
 def write_tables(folder: Path) -> None:
     """All tables, one file each."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {}
     for path in sorted((ROOT / "benchmarks").glob("*.json")):
         texts[f"performance-{path.stem}"] = benchmark(path.stem, _read(path))
-    results = ROOT / "docs" / "results"
-    rationale = _read(results / "rationale-laptop.json")
-    texts["results-table1"] = table_1()
-    texts["results-mil"] = table_2(_read(results / "mil-laptop.json"))
-    texts["results-mil-reference"] = table_2_reference(_read(results / "mil-reference-code.json"))
-    texts["results-rationale"] = table_3(rationale["scores"])
-    texts["results-rationale-words"] = words_of_table_3(rationale["rationales"])
     for name, text in texts.items():
         (folder / f"{name}.md").write_text(text + "\n", encoding="utf-8")
 

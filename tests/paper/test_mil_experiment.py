@@ -251,13 +251,14 @@ def test_the_reference_code_profile_is_the_public_codes_search():
     assert public.training(point)["choose"] == "last"
     assert public.training(point)["same_order"]
     assert public.model("3-subsets", point).public
+    assert public.model("3-subsets", point).begin == 42
     assert not paper.model("3-subsets", point).public
     assert MIL.profiles["reference-code"].digits.normalize
     assert not MIL.profiles["laptop"].digits.normalize
 
 
 def test_the_public_networks_begin_alike_with_small_weights():
-    model = BagModel("2-subsets", 8, heads=2, head_size=64, normalize=True, public=True)
+    model = BagModel("2-subsets", 8, heads=2, head_size=64, normalize=True, public=True, begin=42)
     one, other = (stack_of([model], (5,), [seed], 1).networks[0] for seed in (0, 3))
     for (name, mine), (_, theirs) in zip(
         one.named_parameters(), other.named_parameters(), strict=True

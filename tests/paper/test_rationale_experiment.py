@@ -161,14 +161,30 @@ def test_a_regressor_is_trained_on_numbers(monkeypatch):
 
 
 def test_sequential_k_subsets_can_read_the_network_of_k_subsets():
-    task = replace(TINY, training=200, epochs=3, read_with=100.0)
+    task = replace(TINY, training=200, epochs=3, test_transition=100.0, own_network=False)
     cell = _training.measure("k-subsets", task, 0)
     (other, read), *rest = cell.pop("also").items()
     assert (other, rest) == ("sequential k-subsets", [])
     assert read["history"] == cell["history"]  # one network
     assert read["span"] > cell["span"]
     assert read["selected"] == pytest.approx(cell["selected"], abs=0.02)
-    assert "also" not in _training.measure("k-subsets", replace(task, read_with=None), 0)
+    assert "also" not in _training.measure("k-subsets", replace(task, own_network=True), 0)
+
+
+def test_the_transition_at_test_time_is_in_units_of_the_raw_scores():
+    """It changes what a trained network selects, toward longer spans, and not its training."""
+    task = replace(TINY, training=200, epochs=3, own_network=True)
+    found = [
+        _training.measure("sequential k-subsets", replace(task, test_transition=each), 0)
+        for each in (0.0, 100.0)
+    ]
+    losses = [[epoch["train_loss"] for epoch in each["history"]] for each in found]
+    assert losses[0] == losses[1]
+    assert found[1]["span"] > found[0]["span"]
+    assert found[1]["selected"] == pytest.approx(found[0]["selected"], abs=0.02)
+    for profile in ("laptop", "paper"):
+        for task in rationale.Rationale.profiles[profile].tasks:
+            assert task.test_transition == 1.0
 
 
 def test_the_window_shows_what_people_marked():

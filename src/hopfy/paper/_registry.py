@@ -18,7 +18,7 @@ _WITHIN = {
     "free-recall": "recall.free",
     "sequential-recall": "recall.sequential",
 }
-_NOT_EXPERIMENTS = {"claims", "data", "demo", "recall", "record", "report", "terminal"}
+_NOT_EXPERIMENTS = {"claims", "data", "demo", "recall", "record", "report", "results", "terminal"}
 
 
 def names() -> list[str]:

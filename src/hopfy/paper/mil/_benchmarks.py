@@ -40,7 +40,7 @@ def train_on_benchmark(
 ) -> list[dict[str, Any]]:
     """Areas under the ROC curve in percent, for each model and seed the mean over its folds.
 
-    The models differ in beta and dropout at most, so that all their networks are one stack.
+    The models differ in beta, dropout and initial weights at most, so that all their networks are one stack.
     ``training`` are settings of `StackedSettings`; ``standardize`` the features, see
     `standardized`, or take them as they are.
     """
@@ -67,12 +67,13 @@ def train_on_benchmark(
 def stack_of(
     models: Sequence[BagModel], shape: tuple[int, ...], seeds: Sequence[int], folds: int
 ) -> Stack:
-    """Networks of all models, seeds and folds; a fold's begin alike whatever their model."""
+    """Networks of all models, seeds and folds; those of a fold begin alike whatever their beta and
+    dropout."""
     networks, count = [], len(seeds) * folds
     for model in models:
         for seed in seeds:
             for fold in range(folds):
-                with seeded(model.initial_seed(1000 * seed + fold)):
+                with seeded(1000 * seed + fold if model.begin is None else model.begin):
                     networks.append(model.network(shape))
     given = {
         BETA: torch.tensor([model.beta for model in models]).repeat_interleave(count),

@@ -11,6 +11,9 @@ from hopfy.paper.mil._networks import BASELINES, BagModel
 
 __all__ = ["Grid"]
 
+_PUBLIC_SEED = 42
+"""The public code sets it before every training."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -29,8 +32,8 @@ class Grid:
         batch_size: bags in a step.
         normalize: layer norms before the Hopfield pooling's projections, as in the public layers.
         last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
-        public: on the benchmarks, the networks of the public code, see `BagModel`, and its order of
-            the bags, the same in every fold.
+        public: on the benchmarks, the networks of the public code, see `BagModel`, with the same
+            initial weights and order of the bags in every fold.
     """
 
     lr: tuple[float, ...]
@@ -70,5 +73,7 @@ class Grid:
     def model(self, method: str, point: Mapping[str, Any]) -> BagModel:
         """The network of a point."""
         own = ("size", "head_size", "heads", "beta", "dropout")
-        chosen = {name: point[name] for name in own}
-        return BagModel(method, normalize=self.normalize, public=self.public, **chosen)
+        chosen: dict[str, Any] = {name: point[name] for name in own}
+        if self.public:
+            chosen |= {"public": True, "begin": _PUBLIC_SEED}
+        return BagModel(method, normalize=self.normalize, **chosen)

@@ -21,7 +21,7 @@ from hopfy.paper.mil._stacked_bags import Pool, hopfield_pool, plain_pool, with_
 
 __all__ = ["BASELINES", "METHODS", "BagModel"]
 
-_PUBLIC_DEVIATION, _PUBLIC_SEED = 0.02, 42
+_PUBLIC_DEVIATION = 0.02
 BASELINES = ("mean", "max", "gated")
 METHODS = (*(row.omega for row in MIL), *BASELINES)
 
@@ -39,8 +39,8 @@ class BagModel:
         dropout: bag dropout, the share of the weights that is dropped while training.
         normalize: layer norms before the Hopfield pooling's projections.
         public: what else the public code has on the benchmarks: the pooling's weights from
-            N(0, 0.02), its biases zero, a ReLU before the last layer, and one initialization for
-            all networks.
+            N(0, 0.02), its biases zero, and a ReLU before the last layer.
+        begin: the seed of the initial weights of all folds' networks; None for one of each fold.
     """
 
     method: str
@@ -51,6 +51,7 @@ class BagModel:
     dropout: float = 0.0
     normalize: bool = False
     public: bool = False
+    begin: int | None = None
 
     def network(self, shape: tuple[int, ...]) -> BagNetwork:
         """For images of 16 x 16 and more the paper's convolutions, for others two linear layers."""
@@ -65,10 +66,6 @@ class BagModel:
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
         return BagNetwork(embedding, pooling, nn.Sequential(nn.ReLU(), head))
-
-    def initial_seed(self, seed: int) -> int:
-        """Where the initial weights of the network with this seed are drawn from."""
-        return _PUBLIC_SEED if self.public else seed
 
     def stacked_pool(self) -> Pool:
         """The pooling, and what comes before the last layer, for networks in a stack."""

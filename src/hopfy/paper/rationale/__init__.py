@@ -28,7 +28,7 @@ NAMES = {
 }
 _PLANTED = Task(
     "planted", 0.15, 2.0, hidden=16, lr=5e-3, epochs=8, word_dropout=0.3, judged=100, seeds=1,
-    read_with=4.0, methods=("k-subsets", *OTHERS),
+    test_transition=4.0, own_network=False, methods=("k-subsets", *OTHERS),
 )  # fmt: skip
 
 
@@ -45,10 +45,9 @@ class RationaleConfig(Config):
     substitute: Task | None = None
 
 
-# Not in the paper, so the settings are ours. The scores of trained networks spread over about 3: a
-# transition has to be of that size to matter, and 4 gives the best overlap on the validation texts. The
-# paper's 0.001 while training leaves the same network as k-subsets, so both read one network.
-_ERASER = Task("eraser_movies", 0.2, read_with=4.0, methods=("k-subsets", *OTHERS))
+# Not in the paper, so the settings are ours. The paper's transition of 0.001 while training leaves the
+# same network as k-subsets, so both read one network.
+_ERASER = Task("eraser_movies", 0.2, own_network=False, methods=("k-subsets", *OTHERS))
 _PAPER = (
     Task("sst", 0.2, 0.1),
     Task("ag_news", 0.2, dropout=0.0),
@@ -69,21 +68,20 @@ _QUICK = (
         methods=("k-subsets",),
     ),
 )
-# Two hours on one core: smaller networks and higher learning rates than the paper's, fewer epochs.
-_LAPTOP_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=1)
+# Smaller networks and higher learning rates than the paper's, fewer epochs.
+_LAPTOP_SST = Task("sst", 0.2, 0.1, lr=5e-4, epochs=10, patience=4, seeds=3)
 _LAPTOP_IMDB = Task(
     "imdb", 0.1, hidden=64, lr=2e-3, weight_decay=0.0, dropout=0.2, epochs=12, patience=3,
     longest=300, judged=500, seeds=1,
 )  # fmt: skip
-_LAPTOP_ERASER = replace(_ERASER, hidden=64, lr=1e-3, epochs=16, patience=6, seeds=1)
+_LAPTOP_ERASER = replace(_ERASER, hidden=64, lr=1e-3, epochs=16, patience=6, seeds=3)
 _LAPTOP_SHORT = Task("", 0.1, hidden=64, lr=2e-3, epochs=6, patience=3, judged=500, seeds=1)
 _LAPTOP = (
+    _LAPTOP_ERASER,
     _LAPTOP_SST,
-    replace(_LAPTOP_IMDB, methods=(*OURS, "BiLSTM")),
-    replace(_LAPTOP_ERASER, seeds=3, methods=("k-subsets",)),
-    replace(_LAPTOP_ERASER, methods=OTHERS),
     replace(_LAPTOP_SHORT, data="ag_news", share=0.2, dropout=0.0, training=4_000),
     replace(_LAPTOP_SHORT, data="beer", weight_decay=0.0, training=2_000),
+    _LAPTOP_IMDB,
 )
 
 
@@ -171,7 +169,7 @@ class Rationale(Experiment[RationaleConfig]):
                 "Here the texts are put together from sentences that were written for this page: "
                 "remarks about an evening at the cinema, and one verdict, whose two words decide. "
             )
-        shared = {task["data"] for task in results["tasks"] if task.get("read_with") is not None}
+        shared = {task["data"] for task in results["tasks"] if not task["own_network"]}
         return (text + _claims(data, shared)).strip()
 
 

@@ -35,8 +35,11 @@ class Task:
         share: of a text's words in its rationale.
         temperature: 1 / beta while training.
         transition: the score of two selected neighbors.
-        read_with: a transition at test time. Sequential k-subsets then has no network of its own: it
-            reads the scores of the one that was trained with k-subsets.
+        test_transition: the same at test time, in units of the raw scores. The public code multiplies
+            the transition with 1 / temperature = 1000 twice at test time, the scores once: its 0.001
+            is 1 there.
+        own_network: whether sequential k-subsets trains one; otherwise it reads the scores of the
+            network that was trained with k-subsets.
         word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
@@ -55,7 +58,8 @@ class Task:
     share: float
     temperature: float = 0.05
     transition: float = 0.001
-    read_with: float | None = None
+    test_transition: float = 1.0
+    own_network: bool = True
     word_dropout: float = 0.1
     dropout: float = 0.5
     hidden: int = 200

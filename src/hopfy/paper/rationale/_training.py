@@ -48,7 +48,11 @@ def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
     settings: dict[str, Any] = {
         "method": method,
         "share": task.share,
-        "selection": Selection(transition=task.transition, temperature=task.temperature),
+        "selection": Selection(
+            transition=task.transition,
+            test_transition=task.test_transition,
+            temperature=task.temperature,
+        ),
         "vectors": _LEARNED_SIZE if task.data == PLANTED else "glove",
         "words": Words(min_count=1, keep_words=_EVERY_VECTOR),
         "hidden": task.hidden,
@@ -86,7 +90,7 @@ class _Strongest:
 def measure(method: str, task: Task, seed: int) -> dict[str, Any]:
     """Everything that is reported about one method on one task, as JSON-able data.
 
-    With ``task.read_with`` the network of k-subsets is measured with sequential k-subsets ``also``.
+    Where sequential k-subsets has no network of its own, that of k-subsets is measured with it ``also``.
     """
     corpus = load(task, seed)
     with warnings.catch_warnings():
@@ -101,8 +105,8 @@ def measure(method: str, task: Task, seed: int) -> dict[str, Any]:
             "history": [_numbers(epoch) for epoch in estimator.history_],
         }
         result = known | _tested(estimator, task, corpus.test)
-        if method == "k-subsets" and task.read_with is not None:
-            reader = estimator.with_transition(task.read_with)
+        if method == "k-subsets" and not task.own_network:
+            reader = estimator.with_transition(task.test_transition)
             result["also"] = {"sequential k-subsets": known | _tested(reader, task, corpus.test)}
     return result
 
