@@ -1,24 +1,28 @@
 """Compile the Triton kernels for GPUs that are not here, and tabulate what the binaries need.
 
     python tests/gpu/cross_compile.py results.jsonl          # what docs/gpu-resources.md lists
-    python tests/gpu/cross_compile.py results.jsonl --all    # every option of every kernel (hours)
+    python tests/gpu/cross_compile.py results.jsonl --all    # every dtype and every condition (hours)
     python tests/gpu/cross_compile.py results.jsonl --table  # write docs/gpu-resources.md
 
-Runs without a GPU: the compilers are part of Triton. Registers, spills and shared memory come from the
-binaries (``cuobjdump`` for NVIDIA, the metadata of the code object for AMD). Results that are in the
-file already are not compiled again.
+Runs without a GPU: the compilers are part of Triton. The kernels are launched by hopfy's own host
+code, with a driver that names another GPU and launches nothing. Registers, spills and shared memory
+come from the binaries (``cuobjdump`` for NVIDIA, the metadata of the code object for AMD). Results that
+are in the file already, made from the same sources, are not compiled again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,14 +31,20 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
 
-from hopfy._kernels import row_launch
+import hopfy._kernels
 from hopfy._kernels.attention import gpu as attention
+from hopfy._kernels.attention.types import Family, Visible
+from hopfy._kernels.capped import gpu as capped
 from hopfy._kernels.entmax import gpu as entmax
+from hopfy._kernels.entropic_ksubsets import gpu as entropic
 from hopfy._kernels.ksubsets import gpu as ksubsets
 from hopfy._kernels.normmax import gpu as normmax
+from hopfy._kernels.rows import gpu as rows
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "gpu-resources.md"
 
@@ -51,21 +61,7 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-# Spilled bytes of a thread that are accepted: a few registers moved to the L1 cache. The table shows
-# where that happens.
-SPILLS = 512
-DTYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One kernel as it can be launched."""
-
-    name: str
-    kernel: Any
-    types: dict[str, str]
-    constants: dict[str, Any]
-    options: dict[str, int]
+INF = float("inf")
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,7 @@ class Resources:
     registers: int
     spills: int
     shared: int
+    sources: str = ""
 
     def problems(self) -> list[str]:
         """Limits of the target that it exceeds."""
@@ -86,147 +83,237 @@ class Resources:
         found = []
         if self.registers > a_thread or self.registers * threads > a_block:
             found.append(f"{self.registers} registers for {threads} threads")
-        if self.spills > SPILLS:
+        if self.spills:
             found.append(f"{self.spills} bytes of spilled registers")
         if self.shared > shared:
             found.append(f"{self.shared} bytes of shared memory")
         return found
 
 
-def row_configurations(dtypes: tuple[str, ...] = tuple(DTYPES)) -> Iterator[Configuration]:
-    """All launches of the row kernels."""
-    for name, module in (("entmax", entmax), ("normmax", normmax)):
-        for regime, number in module.REGIMES.items():
-            constants = {"PER_ROW": regime == "per row", "REGIME": number}
-            heavy = regime in module.HEAVY
-            yield from _row(
-                f"{name} {regime}", module.forward_kernel, dtypes, heavy, 2, 1, constants
-            )
-        for per_row in (False, True):
-            label = f"{name} backward" + (" per row" if per_row else "")
-            constants = {"PER_ROW": per_row}
-            yield from _row(label, module.backward_kernel, dtypes, False, 3, 1, constants)
-    for per_row in (False, True):
-        label = "ksubsets" + (" per row" if per_row else "")
-        constants = {"PER_ROW": per_row}
-        yield from _row(label, ksubsets.forward_kernel, dtypes, False, 2, 2, constants)
-    yield from _row("ksubsets backward", ksubsets.backward_kernel, dtypes, False, 3, 0, {})
+# --- what is launched -----------------------------------------------------------------------------
 
 
-def _row(
-    name: str,
-    kernel: Any,
-    dtypes: tuple[str, ...],
-    heavy: bool,
-    tensors: int,
-    parameters: int,
-    constants: dict[str, Any],
-) -> Iterator[Configuration]:
-    """A row kernel takes tensors, parameters, their stride, counts, and constants."""
-    number = "*fp32" if constants.get("PER_ROW") else "fp32"
-    for shape, dtype in product(row_launch.shapes(heavy), dtypes):
-        fixed = constants | {"R": shape.R, "B": shape.B, "WHOLE": shape.whole}
-        types = [DTYPES[dtype]] * tensors + [number] * parameters
-        types += ["i32"] * (bool(parameters) + 2) + ["constexpr"] * len(fixed)
-        signature = dict(zip(kernel.arg_names, types, strict=True))
-        label = (
-            f"{name} ({dtype}, {shape.R} x {shape.B}{'' if shape.whole else ', several passes'})"
-        )
-        yield Configuration(label, kernel, signature, fixed, {"num_warps": shape.warps})
+@dataclass(frozen=True)
+class Launch:
+    """A call of the host code that launches one kernel, or more: ``which`` of them is meant."""
+
+    name: str
+    call: Callable[[], object]
+    which: int = 0
 
 
-# Which conditions a call has: arguments that are None are compiled away.
-_ABSENT = {
-    "plain": ("mask", "mask_of", "anywhere", "bias", "bias_of", "offset"),
-    "causal": ("mask", "mask_of", "anywhere", "bias", "bias_of"),
-    "mask": ("bias", "bias_of", "offset"),
-    "bias": ("mask", "mask_of", "anywhere", "offset"),
-    "all": (),
+REGIMES = {
+    "entmax": {
+        "softmax": 1.0,
+        "1.5": 1.5,
+        "sparsemax": 2.0,
+        "1 to 2": 1.25,
+        "above 2": 3.0,
+        "argmax": INF,
+        "per row": torch.tensor(1.25),
+    },
+    "normmax": {
+        "1 to 2": 1.5,
+        "2": 2.0,
+        "above 2": 3.0,
+        "inf": INF,
+        "per row": torch.tensor(1.5),
+    },
+    "ksubsets": {"": 3.0, "per row": torch.tensor(3.0)},
+    "entropic k-subsets": {"": 3.0, "per row": torch.tensor(3.0)},
+    "capped sparsemax": {"": 0.5, "per entry": torch.tensor(0.5)},
 }
-_OTHERS = {
-    "a": "fp32",
-    "scale": "fp32",
-    "mask": "*i8",
-    "mask_of": "*i64",
-    "anywhere": "*i8",
-    "bias_of": "*i64",
-    "rows": "*fp32",
-    "sums": "*fp32",
-    "in_parameter": "*fp32",
-    "order": "*i32",
-    "counts": "*i32",
-    "used": "*i8",
+MODULES: dict[str, Any] = {
+    "entmax": entmax,
+    "normmax": normmax,
+    "ksubsets": ksubsets,
+    "entropic k-subsets": entropic,
+    "capped sparsemax": capped,
 }
-_KERNELS = ("threshold", "output", "queries", "keys")
 
 
-def attention_configurations(
+def row_launches(dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> Iterator[Launch]:
+    """All launches of the row kernels: maps, regimes, shapes of programs, dtypes."""
+    for (map_name, module), dtype in product(MODULES.items(), dtypes):
+        for regime, parameter in REGIMES[map_name].items():
+            heavy = regime in getattr(module, "HEAVY", ()) or module is capped
+            for shape in rows.shapes(heavy):
+                label = f"{map_name} {regime}".strip()
+                yield _row_launch(label, module.solve, parameter, shape, dtype)
+        backward = {"": 1.5 if module in (entmax, normmax) else 0.5}
+        if module in (entmax, normmax, capped):
+            backward["per entry" if module is capped else "per row"] = torch.tensor(0.5 + backward[""])
+        for (regime, parameter), shape in product(backward.items(), rows.shapes()):
+            label = f"{map_name} backward {regime}".strip()
+            call = _Backward(module)
+            yield _row_launch(label, call, parameter, shape, dtype)
+
+
+@dataclass(frozen=True)
+class _Backward:
+    module: Any
+
+    def __call__(self, scores: Tensor, parameter: Tensor) -> Tensor:
+        found: Tensor = self.module.vjp(scores, parameter, scores)
+        return found
+
+
+def _row_launch(
+    label: str, function: Any, parameter: Any, shape: rows.Shape, dtype: str
+) -> Launch:
+    size = shape.B if shape.whole else 131_072
+    passes = "" if shape.whole else ", several passes"
+    name = f"{label} ({dtype}, {shape.R} x {shape.B}{passes})"
+
+    def call() -> None:
+        scores = torch.empty(64, size, dtype=getattr(torch, dtype))
+        function(scores, _own(parameter, 64, 1))
+
+    return Launch(name, call)
+
+
+def _own(parameter: Any, *shape: int) -> Tensor:
+    """A number on the host, or one for each row."""
+    if isinstance(parameter, Tensor):
+        return parameter.expand(shape)
+    return torch.tensor(float(parameter), dtype=torch.float64)
+
+
+CONDITIONS = ("plain", "causal", "mask", "bias", "all")
+KERNELS = ("threshold", "output", "queries", "keys")
+
+
+def attention_launches(
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256),
-    dtypes: tuple[str, ...] = tuple(DTYPES),
-    masks: tuple[str, ...] = tuple(_ABSENT),
-) -> Iterator[Configuration]:
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16"),
+    conditions: tuple[str, ...] = CONDITIONS,
+    dropout: float = 0.0,
+) -> Iterator[Launch]:
     """All launches of the attention kernels with keys and values of one size."""
-    for (kind, name, module), size, dtype, visible in product(
-        ((0, "entmax", entmax), (1, "normmax", normmax)), sizes, dtypes, masks
+    for kind, size, dtype, condition in product(
+        ("entmax", "normmax", "ksubsets"), sizes, dtypes, conditions
     ):
-        blocks = attention.blocks_for(size, size, getattr(torch, dtype))
-        for regime, number in module.REGIMES.items():
-            constants = {
-                "KIND": kind,
-                "REGIME": number,
-                "PER_ROW": regime == "per row",
-                "UPCAST": False,
-                "D": size,
-                "E": size,
-                **dict(zip(("BM", "BN", "BD", "BE"), blocks[:4], strict=True)),
-            }
-            for part in _KERNELS:
-                kernel = getattr(attention, f"{part}_kernel")
-                fixed = constants | ({"WANTED": True} if part == "queries" else {})
-                fixed |= dict.fromkeys(_ABSENT[visible])
-                label = f"attention {part}, {name} {regime}, {visible} ({dtype}, head {size})"
-                types = {
-                    name: "constexpr" if name in fixed else _type(name, dtype, constants)
-                    for name in kernel.arg_names
-                }
-                yield Configuration(
-                    label, kernel, types, fixed, {"num_warps": blocks.warps, "num_stages": 1}
-                )
+        for regime, parameter in REGIMES[kind].items():
+            if regime == "softmax":
+                continue  # a number alpha = 1 is torch's own attention
+            call = _Attention(kind, parameter, size, dtype, condition, dropout)
+            with_dropout = ", dropout" if dropout else ""
+            for which, kernel in enumerate(KERNELS):
+                label = " ".join((kind, regime)).strip()
+                name = f"attention {kernel}, {label}, {condition}{with_dropout} ({dtype}, head {size})"
+                yield Launch(name, call, which)
 
 
-def _type(name: str, dtype: str, constants: dict[str, Any]) -> str:
-    if name == "a" and constants["PER_ROW"]:
-        return "*fp32"
-    if name in ("queries", "keys", "values", "output", "cotangent", "bias"):
-        return DTYPES[dtype]
-    if name.startswith("in_") and name != "in_parameter":
-        return DTYPES[dtype]
-    return _OTHERS.get(name, "i32")
+@dataclass(frozen=True)
+class _Attention:
+    kind: str
+    parameter: Any
+    size: int
+    dtype: str
+    condition: str
+    dropout: float
+
+    def __call__(self) -> None:
+        dtype = getattr(torch, self.dtype)
+        length = 256
+        inputs = [torch.empty(2, length, self.size, dtype=dtype) for _ in range(3)]
+        visible = Visible(length, causal=0 if self.condition in ("causal", "all") else None)
+        which = torch.zeros(2, dtype=torch.int64)
+        if self.condition in ("mask", "all"):
+            mask = torch.ones(1, length, length, dtype=torch.bool)
+            visible = visible._replace(mask=mask, mask_of=which)
+        if self.condition in ("bias", "all"):
+            bias = torch.zeros(1, length, length, dtype=dtype)
+            visible = visible._replace(bias=bias, bias_of=which)
+        family = Family(self.kind, _own(self.parameter, 2, length))
+        output, state = attention.forward(*inputs, visible, family, 0.1, self.dropout)
+        attention.backward(state, *inputs, output, wanted=True)
 
 
-def compile_for(configuration: Configuration, target: str) -> Resources:
+def listed_launches() -> Iterator[Launch]:
+    """What the documentation lists: all maps, regimes and block shapes, all conditions at once."""
+    parts = [
+        *attention_launches((64, 128, 256), ("float16", "float32"), ("all",)),
+        *attention_launches((64,), ("bfloat16",), ("all",)),
+    ]
+    yield from (c for c in parts if "entmax 1.5" in c.name)
+    yield from row_launches(("float32",))
+    yield from (c for c in row_launches(("float16", "bfloat16")) if "1 x 1024" in c.name)
+    for part in attention_launches((64,), ("float16", "float32"), ("all",), dropout=0.1):
+        if "entmax 1.5" in part.name:
+            yield part
+    yield from (c for c in parts if "entmax 1.5" not in c.name and "bfloat16" not in c.name)
+
+
+def few_launches() -> Iterator[Launch]:
+    """One of each kernel, for a quick check."""
+    chosen = ("entmax 1.5 (", "normmax backward (", "ksubsets (")
+    for launch in row_launches(("float16",)):
+        if "1 x 2048" in launch.name and launch.name.startswith(chosen):
+            yield launch
+    for launch in attention_launches((64,), ("float16",), ("causal",)):
+        if "entmax 1.5" in launch.name:
+            yield launch
+
+
+def all_launches() -> Iterator[Launch]:
+    """Every dtype and every combination of conditions."""
+    yield from row_launches()
+    yield from attention_launches()
+    yield from attention_launches(dropout=0.1)
+
+
+# --- compiling ------------------------------------------------------------------------------------
+
+
+class _Driver:
+    """Names a GPU that is not here."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGETS[self.target]
+
+    def get_current_device(self) -> int:
+        return list(TARGETS).index(self.target)
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+
+@contextmanager
+def compiling_for(target: str) -> Iterator[list[Callable[[], Any]]]:
+    """Launches are listed, each as a function that compiles its kernel; nothing runs."""
+    found: list[Callable[[], Any]] = []
+    run = JITFunction.run
+
+    def listed(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.append(lambda: run(self, *args, grid=grid, warmup=True, **options))
+
+    driver.set_active(_Driver(target))
+    JITFunction.run = listed
+    try:
+        yield found
+    finally:
+        JITFunction.run = run
+
+
+def compile_for(launch: Launch, target: str) -> Resources:
     """Compile, and read what the binary needs."""
-    source = ASTSource(
-        configuration.kernel,
-        signature=configuration.types,
-        constexprs=configuration.constants,
-        # Torch's memory is aligned; a kernel launched on an unaligned view is compiled anew.
-        attrs={
-            (number,): [["tt.divisibility", 16]]
-            for number, type_ in enumerate(configuration.types.values())
-            if type_.startswith("*")
-        },
-    )
-    binary = triton.compile(source, target=TARGETS[target], options=configuration.options)
-    read = _of_cubin if "cubin" in binary.asm else _of_code_object
-    registers, spills = read(binary)
+    with compiling_for(target) as found:
+        launch.call()
+        binary = found[launch.which]()
+    read_binary = _of_cubin if "cubin" in binary.asm else _of_code_object
+    registers, spills = read_binary(binary)
     return Resources(
-        configuration.name,
+        launch.name,
         target,
-        configuration.options["num_warps"],
+        binary.metadata.num_warps,
         registers,
         spills,
         binary.metadata.shared,
+        sources_of(launch.name),
     )
 
 
@@ -253,82 +340,82 @@ def _of_code_object(binary: Any) -> tuple[int, int]:
     return number("vgpr_count"), number("vgpr_spill_count") + number("private_segment_fixed_size")
 
 
-def listed_configurations() -> Iterator[Configuration]:
-    """What the documentation lists: all regimes, dtypes and block shapes, all conditions at once."""
-    attention_parts = [
-        *attention_configurations((64,), ("float16", "float32"), ("all",)),
-        *attention_configurations((128, 256), ("float16", "float32"), ("all",)),
-        *attention_configurations((64,), ("bfloat16",), ("all",)),
-    ]
-    yield from (c for c in attention_parts if "entmax 1.5" in c.name)
-    rows = list(row_configurations())
-    yield from (c for c in rows if "float32, 1 x 1024" in c.name)
-    yield from (c for c in rows if "float32" in c.name and "1 x 1024" not in c.name)
-    yield from (c for c in rows if "float32" not in c.name and "1 x 1024" in c.name)
-    chosen = ("entmax per row", "normmax 2", "normmax per row")
-    yield from (c for c in attention_parts if any(name in c.name for name in chosen))
+@cache
+def _digest(folders: tuple[str, ...]) -> str:
+    root = Path(hopfy._kernels.__file__).parent
+    files = [file for folder in folders for file in sorted((root / folder).glob("gpu*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def few_configurations() -> Iterator[Configuration]:
-    """One of each kernel, for a quick check."""
-    chosen = ("entmax 1.5 (", "normmax backward (", "ksubsets (")
-    for configuration in row_configurations(("float16",)):
-        if "1 x 2048" in configuration.name and configuration.name.startswith(chosen):
-            yield configuration
-    for configuration in attention_configurations((64,), ("float16",), ("causal",)):
-        if "entmax 1.5" in configuration.name:
-            yield configuration
-
-
-def all_configurations() -> Iterator[Configuration]:
-    yield from row_configurations()
-    yield from attention_configurations()
+def sources_of(name: str) -> str:
+    """A digest of the files that the kernel comes from."""
+    shared = ("threshold", "rows")
+    if name.startswith("attention"):
+        return _digest((*shared, "attention", "entmax", "normmax", "ksubsets"))
+    folders = {"entropic": "entropic_ksubsets", "capped": "capped"}
+    own = name.split()[0]
+    return _digest((*shared, folders.get(own, own)))
 
 
 def read(file: Path) -> list[Resources]:
+    """What was compiled from the present sources."""
     lines = file.read_text().splitlines() if file.exists() else []
-    return [Resources(**json.loads(line)) for line in lines]
+    found = [Resources(**json.loads(line)) for line in lines]
+    return [r for r in found if r.sources == sources_of(r.name)]
 
 
-def collect(configurations: Iterator[Configuration], file: Path) -> list[Resources]:
+def collect(launches: Iterator[Launch], file: Path) -> list[Resources]:
     """Compile what is not in the file yet, for every target, and add it."""
     done = {(found.name, found.target) for found in read(file)}
-    for configuration, target in product(configurations, TARGETS):
-        if (configuration.name, target) not in done:
+    for launch, target in product(launches, TARGETS):
+        if (launch.name, target) not in done:
             with file.open("a") as out:
-                out.write(json.dumps(asdict(compile_for(configuration, target))) + "\n")
+                out.write(json.dumps(asdict(compile_for(launch, target))) + "\n")
     return read(file)
 
 
 def table(results: list[Resources]) -> str:
-    """One line for each configuration: registers / spilled bytes / shared bytes on each target."""
-    names = dict.fromkeys(found.name for found in results)
+    """One line for each launch: registers / spilled bytes / shared bytes on each target."""
     cells = {(found.name, found.target): found for found in results}
     lines = [
-        f"| kernel | warps | {' | '.join(TARGETS)} |",
-        "|---|---:|" + "---:|" * len(TARGETS),
+        f"| kernel | {' | '.join(TARGETS)} |",
+        "|---|" + "---:|" * len(TARGETS),
     ]
-    for name in names:
+    for name in dict.fromkeys(found.name for found in results):
         found = [cells.get((name, target)) for target in TARGETS]
-        texts = ["" if r is None else f"{r.registers} / {r.spills} / {r.shared}" for r in found]
-        warps = next(r.warps for r in found if r is not None)
-        lines.append(f"| {name} | {warps} | {' | '.join(texts)} |")
+        texts = [
+            "" if r is None else f"{r.warps}w: {r.registers} / {r.spills} / {r.shared}"
+            for r in found
+        ]
+        lines.append(f"| {name} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
 _HEADING = """# Resources of the Triton kernels
 
 Written by `tests/gpu/cross_compile.py`, from binaries compiled with Triton {version}; no GPU took
-part. Each cell: registers of a thread / bytes of spilled registers of a thread / bytes of shared
-memory of a block. See [the page on GPUs](gpu.md) for what it means.
+part. Each cell: warps of a block, then registers of a thread / bytes of spilled registers of a thread /
+bytes of shared memory of a block. See [the page on GPUs](gpu.md) for what it means.
+
+{count} kernels; {spilling} of them spill registers on some target.
 
 """
+
+
+def document(results: list[Resources]) -> str:
+    """The page of the documentation."""
+    names = {r.name for r in results}
+    spilling = {r.name for r in results if r.spills}
+    heading = _HEADING.format(
+        version=triton.__version__, count=len(names), spilling=len(spilling) or "none"
+    )
+    return heading + table(results) + "\n"
+
 
 if __name__ == "__main__":
     results_file = Path(sys.argv[1])
     if "--table" in sys.argv:
-        heading = _HEADING.format(version=triton.__version__)
-        DOCUMENT.write_text(heading + table(read(results_file)) + "\n")
+        DOCUMENT.write_text(document(read(results_file)))
     else:
         every = "--all" in sys.argv
-        collect(all_configurations() if every else listed_configurations(), results_file)
+        collect(all_launches() if every else listed_launches(), results_file)

@@ -20,11 +20,23 @@ from hopfy._kernels.attention import gpu
 from hopfy._kernels.attention.types import Family, Visible
 
 INF = math.inf
-MAPS = {"entmax": F.entmax, "normmax": F.normmax}
+
+
+def subsets(scores: Tensor, k: Tensor) -> Tensor:
+    """A row with fewer visible keys than k takes all of them."""
+    return F.ksubsets(scores, torch.minimum(k, (scores > -INF).sum(-1)))
+
+
+MAPS = {"entmax": F.entmax, "normmax": F.normmax, "ksubsets": subsets}
 
 
 def judge(
-    inputs: list[Tensor], parameter: Tensor, visible: Visible, kind: str, scale: float
+    inputs: list[Tensor],
+    parameter: Tensor,
+    visible: Visible,
+    kind: str,
+    scale: float,
+    factors: Tensor | None = None,
 ) -> Tensor:
     queries, keys, values = inputs
     groups, rows, _ = queries.shape
@@ -33,7 +45,8 @@ def judge(
     scores = scores if bias is None else scores + bias.double()
     mask = visible.dense_mask(groups, rows, keys.shape[1])
     scores = scores if mask is None else scores.masked_fill(~mask, -INF)
-    return MAPS[kind](scores, parameter) @ values
+    weights = MAPS[kind](scores, parameter)
+    return (weights if factors is None else weights * factors) @ values
 
 
 def case(
@@ -67,17 +80,20 @@ def check(
     visible: Visible,
     tolerance: float = 2e-6,
     scale: float = 0.4,
+    dropout: float = 0.0,
 ) -> gpu.State:
     """Output and all gradients, relative to the largest entry of each."""
     parameter = torch.as_tensor(alpha, dtype=torch.float64)
-    found = gpu.forward(*inputs, visible, Family(kind, parameter), scale)
+    found = gpu.forward(*inputs, visible, Family(kind, parameter), scale, dropout)
     assert found is not None
     output, state = found
     cotangent = torch.randn(output.shape).to(output.dtype)
     ours = gpu.backward(state, *inputs, cotangent, wanted=True)
     leaves = [x.double().requires_grad_() for x in inputs]
     row = parameter.expand(leaves[0].shape[:2]).clone().requires_grad_()
-    expected = judge(leaves, row, visible, kind, scale)
+    shape = torch.Size((*inputs[0].shape[:2], inputs[1].shape[1]))
+    factors = gpu.kept_weights(state, shape, torch.float64) if dropout else None
+    expected = judge(leaves, row, visible, kind, scale, factors)
     gradients = torch.autograd.grad(expected, [*leaves, row], cotangent.double())
     _close(output, expected, tolerance)
     for number, (gradient, right) in enumerate(zip(ours, gradients, strict=True)):
@@ -94,7 +110,11 @@ def _close(ours: Tensor, expected: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "alpha"),
-    [("entmax", a) for a in (1.0, 1.5, 2.0, 3.0, INF)] + [("normmax", a) for a in (1.5, 2.0, INF)],
+    [
+        *(("entmax", a) for a in (1.0, 1.5, 2.0, 3.0, INF)),
+        *(("normmax", a) for a in (1.5, 2.0, 3.0, INF)),
+        *(("ksubsets", k) for k in (0, 1, 3, 2.5, 35, 50)),
+    ],
 )
 def test_every_map(kind: str, alpha: float) -> None:
     check(kind, alpha, *case(m=17, n=35))
@@ -114,10 +134,77 @@ def test_every_condition(options: dict[str, Any]) -> None:
     check("entmax", 1.5, *case(**options))
 
 
+@pytest.mark.parametrize("kind", ["entmax", "normmax"])
+@pytest.mark.parametrize("alpha", [2.5, 4.0, 12.0, INF])
+def test_steep_maps_of_exact_scores(kind: str, alpha: float) -> None:
+    """Above alpha = 2 weights are infinitely steep at the edge: scores without rounding show it."""
+    inputs, visible = case(m=18, n=40, d=8, e=8)
+    for x in inputs[:2]:
+        x.copy_((x * 4).round() / 8)  # products and their sums are exact in float32
+    check(kind, alpha, inputs, visible, scale=0.25)
+
+
+@pytest.mark.parametrize("options", [{"repeat": 2, "causal": 3}, {"mask": "rows", "bias": "keys"}])
+def test_subsets_under_conditions(options: dict[str, Any]) -> None:
+    """Rows with fewer visible keys than k take all of them."""
+    check("ksubsets", 4, *case(**options))
+
+
+def test_subsets_of_scores_far_apart() -> None:
+    """The search widens its bracket, and few blocks stay on the lists."""
+    inputs, visible = case(m=20, n=150)
+    state = check("ksubsets", 3.25, inputs, visible, scale=20.0, tolerance=2e-5)
+    assert state.lists[1].max() <= state.sizes[3]
+    bias = torch.where(torch.rand(1, 20, 150) < 0.9, -1e9, 0.0)
+    visible = visible._replace(bias=bias, bias_of=torch.zeros(1, dtype=torch.int64))
+    state = check("ksubsets", 2, inputs, visible)
+
+
+@pytest.mark.parametrize("kind", ["entmax", "normmax", "ksubsets"])
+def test_dropout(kind: str) -> None:
+    """Forward and backward drop the same weights; the gradients are those of the dropped product."""
+    inputs, visible = case(groups=2, repeat=2, m=17, n=40)
+    torch.manual_seed(3)
+    check(kind, 2.0, inputs, visible, dropout=0.3)
+
+
+def test_what_dropout_keeps() -> None:
+    """The share, the seed, and independence of the size of blocks."""
+    inputs, visible = case(groups=2, m=100, n=120, d=4, e=4)
+    number = Family("entmax", torch.tensor(1.5, dtype=torch.float64))
+    kept = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        output, state = gpu.forward(*inputs, visible, number, 1.0, 0.25)
+        kept.append((output, gpu.kept_weights(state, torch.Size((2, 100, 120)), torch.float64)))
+    assert torch.equal(kept[0][0], kept[1][0])
+    assert torch.equal(kept[0][1], kept[1][1])
+    assert not torch.equal(kept[0][1], kept[2][1])
+    factors = kept[0][1]
+    torch.testing.assert_close(factors.unique(), torch.tensor([0, 4 / 3], dtype=torch.float64))
+    share = (factors == 0).double()
+    spread = (0.25 * 0.75 / share.numel()) ** 0.5
+    assert abs(share.mean() - 0.25) < 4 * spread
+    for dim in (0, 1, 2):  # neighbors are dropped independently
+        together = share.narrow(dim, 0, share.shape[dim] - 1) * share.narrow(
+            dim, 1, share.shape[dim] - 1
+        )
+        assert abs(together.mean() - 0.0625) < 5 * (0.0625 / together.numel()) ** 0.5
+
+
+def test_everything_dropped() -> None:
+    inputs, visible = case(m=5, n=9)
+    number = Family("entmax", torch.tensor(1.5, dtype=torch.float64))
+    output, state = gpu.forward(*inputs, visible, number, 1.0, 1.0)
+    assert (output == 0).all()
+    assert all((g == 0).all() for g in gpu.backward(state, *inputs, output + 1)[:3])
+
+
 def test_a_parameter_for_each_row() -> None:
     inputs, visible = case(repeat=2, m=10, n=33)
     check("entmax", 1.2 + 1.2 * torch.rand(1, 20), inputs, visible)
     check("normmax", 1.2 + 0.8 * torch.rand(1, 20), inputs, visible)
+    check("ksubsets", torch.randint(0, 20, (1, 20)) / 4, inputs, visible)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

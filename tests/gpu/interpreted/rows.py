@@ -42,12 +42,17 @@ CASES = [
     *(Case(F.entmax, a) for a in (1.0, 1.001, 1.25, 1.5, 1.9, 2.0, 2.2, 3.0, 10.0, 100.0, INF)),
     *(Case(F.normmax, a) for a in (1.01, 1.5, 2.0, 2.2, 5.0, 20.0, INF)),
     *(Case(F.ksubsets, k) for k in (0, 1, 2, 2.5)),
+    *(Case(F.entropic_ksubsets, k) for k in (0, 1, 2, 2.5)),
+    *(Case(F.capped_sparsemax, u) for u in (0.35, 0.5, 1.5)),
 ]
+SUBSETS = (F.ksubsets, F.entropic_ksubsets)
+FOLDERS = {"capped_sparsemax": "capped"}
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def by_triton(case: Case, scores: Tensor, parameter: Tensor | None = None) -> Tensor:
     name = case.function.__name__
+    name = FOLDERS.get(name, name)
     with hopfy.use_backend("triton"):
         assert kernels_for(name, scores).__name__.endswith(".gpu")
         return case(scores, parameter)
@@ -105,7 +110,7 @@ def test_gradients(case: Case) -> None:
     scores, cotangent = scores_of(6, 30, 0.7), torch.randn(6, 30)
     scores[1] = -INF
     scores[2, 5:] = -INF
-    parameter = torch.full((6,), float(case.parameter))
+    parameter = torch.full((6, 1), float(case.parameter))
     found, expected = [], []
     for answer, kind in ((found, torch.float32), (expected, torch.float64)):
         with hopfy.use_backend("triton" if kind == torch.float32 else "auto"):
@@ -113,7 +118,8 @@ def test_gradients(case: Case) -> None:
             weights = case(*leaves)
             answer += torch.autograd.grad(weights, leaves, cotangent.to(kind))
     for ours, judge in zip(found, expected, strict=True):
-        steepness = abs(case.parameter - 2) if case.function is not F.ksubsets else 1
+        steep = case.function in (F.entmax, F.normmax)
+        steepness = abs(case.parameter - 2) if steep else 1
         tolerance = 4e-6 * (1 + (steepness if steepness < INF else 0))
         torch.testing.assert_close(
             ours.double(), judge, rtol=tolerance, atol=tolerance * judge.abs().max().item() + 1e-7
@@ -126,11 +132,19 @@ def test_half_precision(dtype: torch.dtype) -> None:
         check(case, scores_of(3, 70, 1.0, dtype))
 
 
-@pytest.mark.parametrize("function", [F.entmax, F.normmax, F.ksubsets])
+@pytest.mark.parametrize("function", [F.entmax, F.normmax, *SUBSETS])
 def test_a_parameter_for_each_row(function: Callable[..., Tensor]) -> None:
     values = [case.parameter for case in CASES if case.function is function]
     scores = scores_of(len(values), 50, 1.0)
     check(Case(function, values[0]), scores, torch.tensor(values, dtype=torch.float64))
+
+
+def test_upper_bounds_for_each_entry() -> None:
+    """Bounds of 0 exclude an entry; a row whose bounds add up to one takes all of them."""
+    scores, upper = scores_of(5, 40, 0.3), torch.rand(5, 40, dtype=torch.float64) / 4
+    upper[0, ::3] = 0
+    upper[1] = 1 / 40
+    check(Case(F.capped_sparsemax, 0.5), scores, upper)
 
 
 def test_ties_and_margins() -> None:
@@ -146,7 +160,8 @@ def test_ties_and_margins() -> None:
 @pytest.mark.parametrize("scale", [1e-8, 1e-2, 1.0, 30.0, 1e9])
 @pytest.mark.parametrize("size", [1, 2, 17, 513, 1500, 5000])
 def test_sizes_and_scales(case: Case, size: int, scale: float) -> None:
-    if case.parameter > size and case.function is F.ksubsets:
+    least = 1 / case.parameter if case.function is F.capped_sparsemax else case.parameter
+    if least > size and case.function in (*SUBSETS, F.capped_sparsemax):
         pytest.skip("nothing to choose from")
     check(case, scores_of(2, size, scale))
 

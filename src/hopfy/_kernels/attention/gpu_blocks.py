@@ -1,5 +1,11 @@
 # mypy: ignore-errors
-"""Blocks of an attention matrix as a source of tiles for the searches of `threshold.gpu`."""
+"""Blocks of an attention matrix: loads, products, scores with masks and biases, dropout.
+
+A program that holds BM queries knows them as a ``source``: a tuple that `block_scores` reads, and that
+the searches of `hopfy._kernels.threshold.gpu` visit block by block through `listed`.
+
+Addresses are an int64 number for the block and int32 offsets inside it: half the registers.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,118 @@ import triton.language as tl
 
 from hopfy._kernels.threshold.gpu import INFINITY
 
-__all__ = ["block_scores", "listed", "row_numbers"]
+__all__ = [
+    "block_scores",
+    "held_rows",
+    "kept",
+    "last_block",
+    "listed",
+    "load_own",
+    "load_rows",
+    "product",
+    "product_of_rows",
+    "query_source",
+    "store_rows",
+    "visited",
+]
 
 
 @triton.jit
-def row_numbers(period, BM: tl.constexpr):
-    """This program's block, head, positions (BM,), rows among all rows, and whether they exist."""
-    block, head = tl.program_id(0), tl.program_id(1)
-    m = block * BM + tl.arange(0, BM)
-    return block, head, m, head.to(tl.int64) * period + m, m < period
+def load_rows(pointer, first, there, size: tl.constexpr, B: tl.constexpr, UPCAST: tl.constexpr):
+    """Rows ``first ..`` (len(there), B) of a matrix with ``size`` columns, zeros outside."""
+    row, column = tl.arange(0, there.shape[0]), tl.arange(0, B)
+    inside = there[:, None] & (column < size)[None, :]
+    at = pointer + tl.cast(first, tl.int64) * size + (row[:, None] * size + column[None, :])
+    found = tl.load(at, mask=inside, other=0.0)
+    if UPCAST:
+        return found.to(tl.float32)
+    else:
+        return found
+
+
+@triton.jit
+def store_rows(pointer, first, there, values, size: tl.constexpr, B: tl.constexpr):
+    """Store what `load_rows` would read."""
+    row, column = tl.arange(0, there.shape[0]), tl.arange(0, B)
+    inside = there[:, None] & (column < size)[None, :]
+    at = pointer + tl.cast(first, tl.int64) * size + (row[:, None] * size + column[None, :])
+    tl.store(at, values.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def product(left, right):
+    """A product summed in float32; float32 inputs are multiplied as they are, not as TF32."""
+    return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def held_rows(pointer, first, there, size: tl.constexpr, B: tl.constexpr, PLAN: tl.constexpr):
+    """The rows for `product_of_rows`: loaded, or their address if it takes them in chunks."""
+    if PLAN.CHUNK == 0:
+        return load_rows(pointer, first, there, size, B, PLAN.UPCAST)
+    else:
+        return pointer + tl.cast(first, tl.int64) * size
+
+
+@triton.jit
+def product_of_rows(left, there, right, first, inside, size: tl.constexpr, CHUNK: tl.constexpr):
+    """Inner products of the rows on the left with rows ``first ..`` of a matrix of ``size`` columns.
+
+    Without tensor cores each thread holds whole rows of both sides: wide ones come in chunks.
+    """
+    row = tl.arange(0, inside.shape[0])
+    right += tl.cast(first, tl.int64) * size
+    if CHUNK == 0:
+        column = tl.arange(0, left.shape[1])
+        mask = inside[None, :] & (column < size)[:, None]
+        at = right + (row[None, :] * size + column[:, None])
+        return product(left, tl.load(at, mask=mask, other=0.0).to(left.dtype))
+    else:
+        found = tl.zeros((there.shape[0], inside.shape[0]), tl.float32)
+        above = tl.arange(0, there.shape[0])
+        for begin in range(0, size, CHUNK):
+            column = begin + tl.arange(0, CHUNK)
+            mask = there[:, None] & (column < size)[None, :]
+            a = tl.load(left + (above[:, None] * size + column[None, :]), mask=mask, other=0.0)
+            mask = inside[None, :] & (column < size)[:, None]
+            b = tl.load(right + (row[None, :] * size + column[:, None]), mask=mask, other=0.0)
+            found = tl.dot(a, b, found, input_precision="ieee")
+        return found
+
+
+@triton.jit
+def load_own(own, stride, row, there, PLAN: tl.constexpr):
+    """The map's parameters for each row: alpha - 1, or the two parts of k."""
+    if len(own) == 1:
+        return (_parameter(own[0], stride, row, there, PLAN),)
+    else:
+        return (
+            _parameter(own[0], stride, row, there, PLAN),
+            _parameter(own[1], stride, row, there, PLAN),
+        )
+
+
+@triton.jit
+def _parameter(a, stride, row, there, PLAN: tl.constexpr):
+    if PLAN.PER_ROW:
+        return tl.load(a + row * stride, mask=there, other=1.0)
+    else:
+        return tl.zeros_like(row).to(tl.float32) + a
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def query_source(queries, keys, head, block, sizes, conditions, PLAN: tl.constexpr):
+    """Queries of one block, and everything that decides their scores."""
+    period, count, repeat, along = sizes
+    m = block * PLAN.BM + tl.arange(0, PLAN.BM)
+    first = head.to(tl.int64) * period + block * PLAN.BM
+    q = held_rows(queries, first, m < period, PLAN.D, PLAN.BD, PLAN)
+    k = keys + (head // repeat).to(tl.int64) * count * PLAN.D
+    columns = tl.arange(0, PLAN.BN)
+    return q, k, count, along, head, block, m, period, conditions, PLAN.D, PLAN.CHUNK, columns
 
 
 @triton.jit
@@ -27,31 +136,83 @@ def listed(source, j):
 
 
 @triton.jit
+def visited(source, j):
+    """The scores of block j, whatever is on the list."""
+    return block_scores(source, j)
+
+
+@triton.jit
 def block_scores(source, n):
-    """Scores (BM, BN) of this program's queries and key block n; -inf where a key is not visible."""
-    q, keys, count, _, scale, head, _, m, period, conditions, d, columns = source
-    mask, mask_of, _, mask_height, bias, bias_of, bias_height, offset = conditions
+    """Scores (BM, BN) of block n in float32; what may not be selected is -inf."""
+    q, keys, count, _, head, block, m, period, conditions, d, chunk, columns = source
+    scale, mask, mask_of, _, mask_height, bias, bias_of, bias_height, offset = conditions
     key = n * columns.shape[0] + columns
-    size = tl.arange(0, q.shape[1])
-    there = (key < count)[None, :]
-    at = keys + tl.cast(n, tl.int64) * columns.shape[0] * d + (columns[None, :] * d + size[:, None])
-    k = tl.load(at, mask=there & (size < d)[:, None], other=0.0).to(q.dtype)
-    scores = tl.dot(q, k, input_precision="ieee") * scale
-    seen = (m < period)[:, None] & there
+    there = key < count
+    above = m < period
+    scores = product_of_rows(q, above, keys, n * columns.shape[0], there, d, chunk) * scale
+    seen = above[:, None] & there[None, :]
     if bias is not None:
-        at = _entries(bias, bias_of, bias_height, head, m, key, count)
+        at = _entries(bias, bias_of, bias_height, head, block, m, n, columns, count)
         scores += tl.load(at, mask=seen, other=0.0).to(tl.float32)
     visible = seen
     if offset is not None:
         visible = visible & (key[None, :] <= m[:, None] + offset)
     if mask is not None:
-        at = _entries(mask, mask_of, mask_height, head, m, key, count)
+        at = _entries(mask, mask_of, mask_height, head, block, m, n, columns, count)
         visible = visible & (tl.load(at, mask=seen, other=0) != 0)
     return tl.where(visible, scores, -INFINITY)
 
 
 @triton.jit
-def _entries(pointer, which, height, head, m, key, count):
+def _entries(pointer, which, height, head, block, m, n, columns, count):
     """Where the entries (BM, BN) of this head's mask or bias are; one row may serve all queries."""
-    row = tl.load(which + head).to(tl.int64) * height + tl.minimum(m, height - 1)
-    return pointer + row[:, None] * count + key[None, :]
+    own = tl.where(height > 1, 1, 0)
+    first = tl.load(which + head).to(tl.int64) * height + block * own * m.shape[0]
+    row = tl.arange(0, m.shape[0]) * own
+    at = pointer + first * count + n * columns.shape[0]
+    return at + (row[:, None] * count + columns[None, :])
+
+
+@triton.jit
+def last_block(source, PLAN: tl.constexpr):
+    """The number of key blocks that the causal condition leaves."""
+    _, _, _, along, _, block, _, _, conditions, _, _, _ = source
+    _, _, _, _, _, _, _, _, offset = conditions
+    if offset is not None:
+        reached = tl.cdiv((block + 1) * PLAN.BM + offset, PLAN.BN)
+        return tl.minimum(along, tl.maximum(reached, 0))
+    else:
+        return along
+
+
+@triton.jit
+def is_visible(source, n):
+    """Whether the boolean mask leaves anything of this block."""
+    _, _, _, along, head, block, _, _, conditions, _, _, _ = source
+    _, mask, mask_of, anywhere, mask_height, _, _, _, _ = conditions
+    if mask is None:
+        return True
+    else:
+        blocks = tl.where(mask_height > 1, tl.num_programs(0), 1)
+        at = tl.load(mask_of + head) * blocks + tl.minimum(block, blocks - 1)
+        return tl.load(anywhere + at * along + n) != 0
+
+
+# --- dropout --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def kept(dropout, head, m, n, columns):
+    """What dropout multiplies the weights (BM, BN) of block n with: 0 or 1 / (1 - share).
+
+    The random bits are a function of the seed, the head, the query and the key (Philox), so that every
+    kernel draws the same ones, whatever its blocks are.
+    """
+    seed, share, factor = dropout
+    key = n * columns.shape[0] + columns
+    keys = key[None, :] + tl.zeros_like(m)[:, None]
+    rows = m[:, None] + tl.zeros_like(key)[None, :]
+    heads = tl.zeros_like(rows) + head
+    bits, _, _, _ = tl.philox(seed, keys, rows, heads, tl.zeros_like(rows))
+    uniform = (bits >> 8).to(tl.float32) * 5.9604645e-08
+    return tl.where(uniform >= share, factor, 0.0)

@@ -1,8 +1,9 @@
 # mypy: ignore-errors
-"""The maps inside the attention kernels: entmax (KIND 0) and normmax (KIND 1), by tiles.
+"""The maps inside the attention kernels, by tiles: entmax (KIND 0), normmax (1), k-subsets (2).
 
-A row is known by its ``state``: top score, edge and root of the threshold search, and the sum of the
-weights before they are normalized. ``alpha`` stands for alpha - 1, as in the row kernels.
+A row is known by its ``state``: top score, two numbers of the threshold search, and the sum of the
+weights before they are normalized. ``own`` holds alpha - 1, or the two parts of k, as in the row
+kernels.
 """
 
 from __future__ import annotations
@@ -11,85 +12,166 @@ import triton
 import triton.language as tl
 
 from hopfy._kernels.entmax import gpu as entmax
+from hopfy._kernels.ksubsets import gpu as ksubsets
 from hopfy._kernels.normmax import gpu as normmax
+from hopfy._kernels.rows.gpu import add_to_mean
 from hopfy._kernels.threshold.gpu import INFINITY, log2_of
 
-__all__ = ["parameter_slopes", "row_sums", "solve_rows", "through", "weights_of"]
+__all__ = [
+    "KINDS",
+    "margin_of",
+    "means_of",
+    "parameter_slopes",
+    "row_sums",
+    "solve_rows",
+    "subset_bracket",
+    "through",
+    "weights_of",
+]
+
+KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 
 _LN2 = tl.constexpr(0.6931471805599453)
+_HUGE = tl.constexpr(3.0e38)
 
-_solve_entmax = entmax.solve_rows
-_solve_normmax = normmax.solve_rows
+_entmax_root = entmax.root_of
+_normmax_root = normmax.root_of
 _entmax_weights = entmax.weights_of
 _normmax_weights = normmax.weights_of
 _entmax_slopes = entmax.slopes_of
-_add_to_mean = entmax.add_to_mean
 _curvatures = normmax.curvatures
+_clip_root = ksubsets.clip_root
+_clipped = ksubsets.clipped
+_excess_of = ksubsets.excess_of
+
+
+# --- forward --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def solve_rows(
-    tile: tl.constexpr,
-    source,
-    tiles,
-    ready,
-    top,
-    alpha,
-    KIND: tl.constexpr,
-    REGIME: tl.constexpr,
-):
-    """Edge and root of each row; the edge is the top where the map needs none."""
+def margin_of(own, KIND: tl.constexpr):
+    """How far below a row's maximum a score can still get weight, for entmax and normmax."""
     if KIND == 0:
-        return _solve_entmax(tile, source, tiles, ready, top, alpha, REGIME)
+        return 1.0 / own[0]
     else:
-        return top, _solve_normmax(tile, source, tiles, ready, top, alpha, REGIME)
+        return tl.zeros_like(own[0]) + 1.0
 
 
 @triton.jit
-def weights_of(scores, top, edge, root, alpha, KIND: tl.constexpr, REGIME: tl.constexpr):
+def solve_rows(tile: tl.constexpr, source, tiles, ready, top, own, extra, PLAN: tl.constexpr):
+    """Two numbers of each row for `weights_of`."""
+    if PLAN.KIND == 0:
+        return _entmax_root(tile, source, tiles, ready, top, own, PLAN.REGIME)
+    elif PLAN.KIND == 1:
+        return _normmax_root(tile, source, tiles, ready, top, own, PLAN.REGIME)
+    else:
+        return _subset_root(tile, source, tiles, top, extra)
+
+
+@triton.jit
+def subset_bracket(tile: tl.constexpr, source, tiles, ready, top, own):
+    """For k-subsets: k where a row has fewer entries, which rows search, and a bracket below the top.
+
+    Rows that take nothing have a threshold of +inf, those that take all a huge negative one.
+    """
+    whole, part = own
+    there = tl.zeros_like(top)
+    for j in range(tiles):
+        there += tl.sum((tile(source, j) > -INFINITY).to(tl.float32), 1)
+    part = tl.where(whole >= there, 0.0, part)
+    whole = tl.minimum(whole, there)
+    ready = ready & (whole + part > 0.0)
+    active = (ready & (whole < there)).to(tl.int32)
+    trivial = tl.where(ready, -_HUGE, INFINITY)
+    high = tl.zeros_like(top)
+    low = high - 1.0
+    looking = active
+    while tl.max(looking, 0) > 0:
+        excess, _ = _excess_of(tile, source, tiles, top, low, whole, part)
+        looking = tl.where(excess >= 0.0, 0, looking)
+        high = tl.where(looking > 0, low, high)
+        low = tl.where(looking > 0, 4.0 * low, low)
+    return active, low, high, whole, part, trivial
+
+
+@triton.jit
+def _subset_root(tile: tl.constexpr, source, tiles, top, bracket):
+    """A score near the threshold, and the threshold from there, where it keeps its digits."""
+    active, low, high, whole, part, trivial = bracket
+    tau = _clip_root(tile, source, tiles, active, top, low, high, whole, part)
+    slack = 4e-7 * (tl.abs(top) + tl.abs(tau)) + 1e-5
+    pivot = tl.where(active > 0, top + tau, 0.0)
+    tau = _clip_root(tile, source, tiles, active, pivot, -slack, slack, whole, part)
+    return tl.where(active > 0, pivot, trivial), tl.where(active > 0, tau, 0.0)
+
+
+@triton.jit
+def weights_of(scores, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row."""
-    if KIND == 0:
-        return _entmax_weights(scores, top, edge, root, alpha, REGIME)
+    top, first, second, _ = state
+    if PLAN.KIND == 0:
+        return _entmax_weights(scores, top, (first, second), own, PLAN.REGIME)
+    elif PLAN.KIND == 1:
+        return _normmax_weights(scores, top, (first, second), own, PLAN.REGIME)
     else:
-        return _normmax_weights(scores, top, root, alpha, REGIME)
+        return _clipped(scores, first, second)
+
+
+# --- backward -------------------------------------------------------------------------------------
 
 
 @triton.jit
-def row_sums(partial, p, v, state, alpha, KIND: tl.constexpr, WANTED: tl.constexpr):
-    """Add a tile to the sums over a row that the Jacobian needs; see `through`."""
-    first, second, third, fourth = partial
-    if KIND == 0:
-        g = _entmax_slopes(p, alpha)
-        first, second, third, fourth = _add_to_mean(g, v, first, second, third, fourth)
+def row_sums(sums, p, v, state, own, PLAN: tl.constexpr):
+    """Add a tile to the sums over a row that the Jacobian needs; see `means_of`."""
+    if PLAN.KIND == 0:
+        return add_to_mean(_entmax_slopes(p, own[0]), v, sums)
+    elif PLAN.KIND == 2:
+        return add_to_mean(((p > 0.0) & (p < 1.0)).to(tl.float32), v, sums)
     else:
+        alpha = own[0]
+        first, second, third, fourth = sums
         kappa = _kappa(p, state, alpha)
         first += tl.sum(tl.where(p > 0.0, p * v, 0.0), 1)
         second += tl.sum(kappa, 1)
         third += tl.sum(tl.where(kappa > 0.0, kappa * v, 0.0), 1)
-        if WANTED:
+        if PLAN.WANTED:
             logs = log2_of(p)
             share = tl.exp2((_finite(alpha) + 1.0)[:, None] * (logs - _log_norm(state, alpha)))
             fourth += tl.sum(tl.where(p > 0.0, share * (logs * _LN2), 0.0), 1)
-    return first, second, third, fourth
+        return first, second, third, fourth
 
 
 @triton.jit
-def through(p, v, center, total, state, alpha, KIND: tl.constexpr):
+def means_of(sums, PLAN: tl.constexpr):
+    """What `through` needs from the sums: two numbers per row, and one for the parameter."""
+    first, second, third, fourth = sums
+    if PLAN.KIND == 1:  # sums of y v, kappa, kappa v, and for the parameter
+        return first, third - first * second, fourth
+    else:  # sums of g and of g (v - origin), the steepest g, the origin
+        return fourth, second / tl.where(first > 0.0, first, 1.0), first
+
+
+@triton.jit
+def through(p, v, center, total, state, own, PLAN: tl.constexpr):
     """The Jacobian of the map, applied to the cotangents v of the weights p."""
-    if KIND == 0:  # the origin and the mean beside it
-        g = _entmax_slopes(p, alpha)
-        return tl.where(g > 0.0, g * ((v - center[:, None]) - total[:, None]), 0.0)
-    else:  # the mean, and the sum of kappa (v - mean)
-        kappa = _kappa(p, state, alpha)
+    if PLAN.KIND == 1:  # the mean, and the sum of kappa (v - mean)
+        kappa = _kappa(p, state, own[0])
         return tl.where(kappa > 0.0, kappa * (v - center[:, None]) - p * total[:, None], 0.0)
+    else:  # the origin and the mean beside it
+        if PLAN.KIND == 0:
+            g = _entmax_slopes(p, own[0])
+        else:
+            g = ((p > 0.0) & (p < 1.0)).to(tl.float32)
+        return tl.where(g > 0.0, g * ((v - center[:, None]) - total[:, None]), 0.0)
 
 
 @triton.jit
-def parameter_slopes(p, state, extra, alpha, KIND: tl.constexpr):
+def parameter_slopes(p, state, extra, own, PLAN: tl.constexpr):
     r""":math:`\partial_\alpha\nabla\Omega(p)` on the support; minus J times it is the slope."""
+    alpha = own[0]
     a = _finite(alpha)[:, None]
     logs = log2_of(p)
-    if KIND == 0:
+    if PLAN.KIND == 0:
         natural = logs * _LN2
         return tl.where(p > 0.0, natural * natural * _phi(a * natural), 0.0)
     else:
@@ -122,13 +204,13 @@ def _finite(alpha):
 @triton.jit
 def _log_norm(state, alpha):
     r"""log2 of :math:`\|y\|_\alpha = 1 / (s^{1/(\alpha-1)} \cdot \text{sum})`: the equation's own norm."""
-    _, _, root, total = state
+    _, root, _, total = state
     return -(log2_of(root) / _finite(alpha) + log2_of(total))[:, None]
 
 
 @triton.jit
 def _kappa(p, state, alpha):
     """Curvatures of normmax; the largest weight is 1 / sum, and (norm / top)^alpha is s^-gamma."""
-    _, _, root, total = state
+    _, root, _, total = state
     mass = tl.exp2(-log2_of(root) * (1.0 + 1.0 / _finite(alpha)))
     return _curvatures(p, 1.0 / total, mass, alpha)

@@ -8,27 +8,31 @@ alpha = 1.5 and 2; a tensor of alphas gets one kernel for all of them.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopfy._kernels.row_launch import launch, load_parameter, parameter_of, source_of, write
+from hopfy._kernels.rows.gpu import (
+    Parameters,
+    centered,
+    parameter_of,
+    solve_rows_of,
+    through_rows_of,
+    write_normalized,
+)
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
     advance,
     convex_root,
     distance,
-    held,
     log2_of,
     power,
     power_of_rest,
     row_top,
     smallest_passing,
-    streamed,
 )
 
-__all__ = ["HEAVY", "REGIMES", "backward_kernel", "forward_kernel", "solve", "vjp"]
+__all__ = ["HEAVY", "REGIMES", "regime_of", "root_of", "slopes_of", "solve", "vjp", "weights_of"]
 
 # What a kernel is compiled for.
 SOFTMAX, SQUARE, SPARSEMAX = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -47,33 +51,22 @@ HEAVY = {"above 2", "per row"}
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
-    scores = scores.contiguous()
-    weights = torch.empty_like(scores)
-    a, stride, per_row = parameter_of(alpha, scores, lambda alpha: alpha - 1)
-    name = "per row" if per_row else regime_of(a)
-    launch(
-        forward_kernel,
-        (scores, weights),
-        a,
-        stride,
-        heavy=name in HEAVY,
-        PER_ROW=per_row,
-        REGIME=REGIMES[name],
-    )
-    return weights
+    own = parameter_of(alpha, scores, lambda alpha: alpha - 1)
+    regime = regime_of(own)
+    return solve_rows_of(_solve, scores, own, REGIMES[regime], regime in HEAVY)
 
 
 def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    weights, cotangent = weights.contiguous(), cotangent.contiguous()
-    gradient = torch.empty_like(weights)
-    a, stride, per_row = parameter_of(alpha, weights, lambda alpha: alpha - 1)
-    launch(backward_kernel, (weights, cotangent, gradient), a, stride, PER_ROW=per_row)
-    return gradient
+    own = parameter_of(alpha, weights, lambda alpha: alpha - 1)
+    return through_rows_of(_through, weights, cotangent, own)
 
 
-def regime_of(a: float) -> str:
-    """The regime of a number a = alpha - 1."""
+def regime_of(own: Parameters) -> str:
+    """The regime of a number a = alpha - 1, or of one for each row."""
+    if own.kind:
+        return "per row"
+    (a,) = own.values
     named = {0.0: "softmax", 0.5: "1.5", 1.0: "sparsemax", float("inf"): "argmax"}
     return named.get(a) or ("1 to 2" if a < 1 else "above 2")
 
@@ -82,47 +75,18 @@ def regime_of(a: float) -> str:
 
 
 @triton.jit
-def forward_kernel(
-    scores,
-    weights,
-    a,
-    stride,
-    count,
-    size,
-    PER_ROW: tl.constexpr,
-    REGIME: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    rows = source_of(scores, count, size, R, B)
-    a = load_parameter(a, stride, count, R, PER_ROW)
-    if WHOLE:
-        _solve(held, (streamed(rows, 0),), 1, rows, weights, a, REGIME, R)
-    else:
-        _solve(streamed, rows, tl.cdiv(size, B), rows, weights, a, REGIME, R)
-
-
-@triton.jit
-def _solve(
-    tile: tl.constexpr, source, tiles, rows, weights, a, REGIME: tl.constexpr, R: tl.constexpr
-):
-    top, spoiled = row_top(tile, source, tiles, R)
+def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
+    top, spoiled = row_top(tile, source, tiles, PLAN.R)
     ready = (top > -INFINITY) & ~spoiled
-    edge, root = solve_rows(tile, source, tiles, ready, top, a, REGIME)
-    total = tl.zeros_like(top)
-    for j in range(tiles):
-        total += tl.sum(weights_of(tile(source, j), top, edge, root, a, REGIME), 1)
-    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
-    for j in range(tiles):
-        p = weights_of(tile(source, j), top, edge, root, a, REGIME)
-        p = tl.where(ready[:, None], p * scale, 0.0)
-        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), p))
+    state = root_of(tile, source, tiles, ready, top, own, PLAN.REGIME)
+    found = (top, spoiled, ready, state)
+    write_normalized(weights_of, tile, source, tiles, rows, weights, found, own, PLAN)
 
 
 @triton.jit
-def solve_rows(tile: tl.constexpr, source, tiles, ready, top, a, REGIME: tl.constexpr):
+def root_of(tile: tl.constexpr, source, tiles, ready, top, own, REGIME: tl.constexpr):
     """Two numbers per row for `weights_of`: the smallest selected score (a > 1), and the root."""
+    (a,) = own
     edge, root = top, tl.zeros_like(top) + 1.0
     active = ready.to(tl.int32)
     if REGIME == SPARSEMAX:
@@ -146,8 +110,10 @@ def solve_rows(tile: tl.constexpr, source, tiles, ready, top, a, REGIME: tl.cons
 
 
 @triton.jit
-def weights_of(scores, top, edge, root, a, REGIME: tl.constexpr):
+def weights_of(scores, top, state, own, REGIME: tl.constexpr):
     """Weights of a tile up to the sum of their row."""
+    edge, root = state
+    (a,) = own
     if REGIME == SOFTMAX:
         return _softmax(scores, top)
     elif REGIME == ARGMAX:
@@ -182,7 +148,7 @@ def _convex(scores, top, root, a, REGIME: tl.constexpr):
 
 
 @triton.jit
-def _lead_power(scores, c, a):
+def _lead_power(tile: tl.constexpr, scores, c, a, j):
     """((a (score - c))_+) ** (1 / a): what a threshold c gives to each entry."""
     return power((scores - c[:, None]) * a[:, None], (1.0 / a)[:, None])
 
@@ -240,44 +206,13 @@ def _concave_root(tile: tl.constexpr, source, tiles, active, top, a):
 
 
 @triton.jit
-def backward_kernel(
-    weights,
-    cotangent,
-    gradient,
-    a,
-    stride,
-    count,
-    size,
-    PER_ROW: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    p = source_of(weights, count, size, R, B)
-    v = source_of(cotangent, count, size, R, B)
-    a = load_parameter(a, stride, count, R, PER_ROW)
-    if WHOLE:
-        _through(held, (streamed(p, 0),), (streamed(v, 0),), 1, p, gradient, a, R)
-    else:
-        _through(streamed, p, v, tl.cdiv(size, B), p, gradient, a, R)
+def _through(tile: tl.constexpr, p, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
+    centered(_slopes, tile, p, v, tiles, rows, gradient, own, PLAN)
 
 
 @triton.jit
-def _through(tile: tl.constexpr, p, v, tiles, rows, gradient, a, R: tl.constexpr):
-    """g (v - mean), g = p^(2 - alpha), the mean taken with weights g."""
-    total = tl.zeros((R,), tl.float32)
-    inner = tl.zeros((R,), tl.float32)
-    steepest = tl.zeros((R,), tl.float32)
-    origin = tl.zeros((R,), tl.float32)
-    for j in range(tiles):
-        g = slopes_of(tile(p, j), a)
-        total, inner, steepest, origin = add_to_mean(g, tile(v, j), total, inner, steepest, origin)
-    mean = inner / tl.where(total > 0.0, total, 1.0)
-    for j in range(tiles):
-        here = tile(p, j)
-        g = slopes_of(here, a)
-        out = tl.where(g > 0.0, g * ((tile(v, j) - origin[:, None]) - mean[:, None]), 0.0)
-        write(gradient, rows, j, tl.where(here != here, float("nan"), out))
+def _slopes(tile: tl.constexpr, p, own, j, PLAN: tl.constexpr):
+    return slopes_of(p, own[0])
 
 
 @triton.jit
@@ -286,18 +221,3 @@ def slopes_of(p, a):
     exponent = tl.where(a < INFINITY, 1.0 - a, 0.0)[:, None]
     g = tl.minimum(power(p, exponent), 1.8e19)
     return tl.where((a < INFINITY)[:, None], g, 0.0)
-
-
-@triton.jit
-def add_to_mean(g, v, total, inner, steepest, origin):
-    """Add a tile to the sums of g and g (v - origin).
-
-    The origin is the cotangent where g is largest so far: one slope may exceed all others by far, and
-    centered there the differences keep their digits.
-    """
-    here = tl.max(g, 1)
-    value = tl.max(tl.where((g == here[:, None]) & (g > 0.0), v, -INFINITY), 1)
-    moved = tl.where(here > steepest, value, origin)
-    inner += total * (origin - moved)
-    inner += tl.sum(tl.where(g > 0.0, g * (v - moved[:, None]), 0.0), 1)
-    return total + tl.sum(g, 1), inner, tl.maximum(steepest, here), moved

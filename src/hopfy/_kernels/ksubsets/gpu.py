@@ -13,17 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopfy._kernels.row_launch import launch, load_parameter, parameter_of, source_of, write
-from hopfy._kernels.threshold.gpu import (
-    INFINITY,
-    advance,
-    held,
-    row_top,
-    smallest_passing,
-    streamed,
+from hopfy._kernels.rows.gpu import (
+    Parameters,
+    centered,
+    parameter_of,
+    solve_rows_of,
+    through_rows_of,
+    write,
 )
+from hopfy._kernels.threshold.gpu import INFINITY, advance, row_top, smallest_passing
 
-__all__ = ["backward_kernel", "forward_kernel", "solve", "vjp"]
+__all__ = ["clip_root", "clipped", "parts_of", "pivot_of", "solve", "vjp"]
 
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
@@ -31,93 +31,67 @@ def solve(scores: Tensor, k: Tensor) -> Tensor:
 
     A row with fewer than k finite scores takes all of them.
     """
-    scores = scores.contiguous()
-    weights = torch.empty_like(scores)
-    whole, stride, per_row = parameter_of(k, scores, torch.floor)
-    part, _, _ = parameter_of(k, scores, lambda k: k - torch.floor(k))
-    launch(forward_kernel, (scores, weights), whole, part, stride, PER_ROW=per_row)
-    return weights
+    return solve_rows_of(_solve, scores, parts_of(k, scores))
+
+
+def parts_of(k: Tensor, rows: Tensor) -> Parameters:
+    """The whole part of k and the rest, which keep their digits apart."""
+    return parameter_of(k, rows, torch.floor, lambda k: k - torch.floor(k))
 
 
 def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    weights, cotangent = weights.contiguous(), cotangent.contiguous()
-    gradient = torch.empty_like(weights)
-    launch(backward_kernel, (weights, cotangent, gradient))
-    return gradient
+    return through_rows_of(_through, weights, cotangent, Parameters())
 
 
 @triton.jit
-def forward_kernel(
-    scores,
-    weights,
-    whole,
-    part,
-    stride,
-    count,
-    size,
-    PER_ROW: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    rows = source_of(scores, count, size, R, B)
-    whole = load_parameter(whole, stride, count, R, PER_ROW)
-    part = load_parameter(part, stride, count, R, PER_ROW)
-    if WHOLE:
-        _solve(held, (streamed(rows, 0),), 1, rows, weights, whole, part, R)
-    else:
-        _solve(streamed, rows, tl.cdiv(size, B), rows, weights, whole, part, R)
-
-
-@triton.jit
-def _solve(tile: tl.constexpr, source, tiles, rows, weights, whole, part, R: tl.constexpr):
-    top, spoiled = row_top(tile, source, tiles, R)
-    there = tl.zeros((R,), tl.float32)
+def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
+    top, spoiled = row_top(tile, source, tiles, PLAN.R)
+    whole, part, pivot, ready = pivot_of(tile, source, tiles, top, spoiled, own)
+    zero = tl.zeros_like(top)
+    tau = clip_root(tile, source, tiles, ready.to(tl.int32), pivot, zero - 1.0, zero, whole, part)
     for j in range(tiles):
-        there += tl.sum((tile(source, j) > -INFINITY).to(tl.float32), 1)
-    part = tl.where(whole >= there, 0.0, part)
-    whole = tl.minimum(whole, there)
-    ready = (top > -INFINITY) & ~spoiled & (whole + part > 0.0)
-    active = ready.to(tl.int32)
-    rank = whole + (part > 0.0).to(tl.float32)
-    lowest = tl.full((R,), -INFINITY, tl.float32)
-    pivot = smallest_passing(tile, source, tiles, active, lowest, top, _above, 0, rank)
-    tau = _threshold(tile, source, tiles, active, pivot, whole, part)
-    for j in range(tiles):
-        y = _clipped(tile(source, j), pivot, tau)
+        y = clipped(tile(source, j), pivot, tau)
         y = tl.where(ready[:, None], y, 0.0)
         write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), y))
 
 
 @triton.jit
-def _above(scores, c, _):
+def pivot_of(tile: tl.constexpr, source, tiles, top, spoiled, own):
+    """Whole part and rest of k where a row has fewer entries, the k-th largest score, and which rows
+    have anything to select."""
+    whole, part = own
+    there = tl.zeros_like(top)
+    for j in range(tiles):
+        there += tl.sum((tile(source, j) > -INFINITY).to(tl.float32), 1)
+    part = tl.where(whole >= there, 0.0, part)
+    whole = tl.minimum(whole, there)
+    ready = (top > -INFINITY) & ~spoiled & (whole + part > 0.0)
+    rank = whole + (part > 0.0).to(tl.float32)
+    lowest = tl.zeros_like(top) - INFINITY
+    active = ready.to(tl.int32)
+    pivot = smallest_passing(tile, source, tiles, active, lowest, top, _above, 0, rank)
+    return whole, part, pivot, ready
+
+
+@triton.jit
+def _above(tile: tl.constexpr, scores, c, _, j):
     return (scores > c[:, None]).to(tl.float32)
 
 
 @triton.jit
-def _clipped(scores, pivot, tau):
+def clipped(scores, pivot, tau):
+    """score - pivot - tau, between 0 and 1."""
     return tl.minimum(tl.maximum((scores - pivot[:, None]) - tau[:, None], 0.0), 1.0)
 
 
 @triton.jit
-def _threshold(tile: tl.constexpr, source, tiles, active, pivot, whole, part):
-    """The root tau in [-1, 0] of ``sum clip(score - pivot - tau, 0, 1) = whole + part``."""
-    low = tl.zeros_like(pivot) - 1.0
-    high = tl.zeros_like(pivot)
+def clip_root(tile: tl.constexpr, source, tiles, active, pivot, low, high, whole, part):
+    """The root tau in [low, high] of ``sum clip(score - pivot - tau, 0, 1) = whole + part``."""
     tau = low
-    step = high + 4.0
+    step = tl.zeros_like(pivot) + INFINITY
     while tl.max(active, 0) > 0:
-        ones = tl.zeros_like(pivot)
-        between = tl.zeros_like(pivot)
-        inner = tl.zeros_like(pivot)
-        for j in range(tiles):
-            y = _clipped(tile(source, j), pivot, tau)
-            inside = (y > 0.0) & (y < 1.0)
-            ones += tl.sum((y >= 1.0).to(tl.float32), 1)
-            between += tl.sum(inside.to(tl.float32), 1)
-            inner += tl.sum(tl.where(inside, y, 0.0), 1)
-        excess = ((ones - whole) + inner) - part
+        excess, between = excess_of(tile, source, tiles, pivot, tau, whole, part)
         low = tl.where(excess >= 0.0, tl.maximum(low, tau), low)
         high = tl.where(excess <= 0.0, tl.minimum(high, tau), high)
         middle = 0.5 * (low + high)
@@ -127,37 +101,25 @@ def _threshold(tile: tl.constexpr, source, tiles, active, pivot, whole, part):
 
 
 @triton.jit
-def backward_kernel(
-    weights,
-    cotangent,
-    gradient,
-    count,
-    size,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    y = source_of(weights, count, size, R, B)
-    v = source_of(cotangent, count, size, R, B)
-    if WHOLE:
-        _through(held, (streamed(y, 0),), (streamed(v, 0),), 1, y, gradient, R)
-    else:
-        _through(streamed, y, v, tl.cdiv(size, B), y, gradient, R)
+def excess_of(tile: tl.constexpr, source, tiles, pivot, tau, whole, part):
+    """By how much the weights exceed k with this threshold, and how many are between 0 and 1."""
+    ones = tl.zeros_like(pivot)
+    between = tl.zeros_like(pivot)
+    inner = tl.zeros_like(pivot)
+    for j in range(tiles):
+        y = clipped(tile(source, j), pivot, tau)
+        inside = (y > 0.0) & (y < 1.0)
+        ones += tl.sum((y >= 1.0).to(tl.float32), 1)
+        between += tl.sum(inside.to(tl.float32), 1)
+        inner += tl.sum(tl.where(inside, y, 0.0), 1)
+    return ((ones - whole) + inner) - part, between
 
 
 @triton.jit
-def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, R: tl.constexpr):
-    """The cotangent, centered over the entries strictly between 0 and 1."""
-    total = tl.zeros((R,), tl.float32)
-    between = tl.zeros((R,), tl.float32)
-    for j in range(tiles):
-        here = tile(y, j)
-        inside = (here > 0.0) & (here < 1.0)
-        total += tl.sum(tl.where(inside, tile(v, j), 0.0), 1)
-        between += tl.sum(inside.to(tl.float32), 1)
-    mean = total / tl.maximum(between, 1.0)
-    for j in range(tiles):
-        here = tile(y, j)
-        inside = (here > 0.0) & (here < 1.0)
-        out = tl.where(inside, tile(v, j) - mean[:, None], 0.0)
-        write(gradient, rows, j, tl.where(here != here, float("nan"), out))
+def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
+    centered(_is_between, tile, y, v, tiles, rows, gradient, own, PLAN)
+
+
+@triton.jit
+def _is_between(tile: tl.constexpr, y, own, j, PLAN: tl.constexpr):
+    return ((y > 0.0) & (y < 1.0)).to(tl.float32)

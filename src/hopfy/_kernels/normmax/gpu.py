@@ -8,25 +8,29 @@ steps in float64 follow there. They use additions, products and quotients only.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopfy._kernels.row_launch import launch, load_parameter, parameter_of, source_of, write
+from hopfy._kernels.rows.gpu import (
+    Parameters,
+    parameter_of,
+    solve_rows_of,
+    through_rows_of,
+    write,
+    write_normalized,
+)
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
     convex_root,
     distance,
-    held,
     log2_of,
     power,
     power_of_rest,
     row_top,
-    streamed,
 )
 
-__all__ = ["HEAVY", "REGIMES", "backward_kernel", "forward_kernel", "solve", "vjp"]
+__all__ = ["HEAVY", "REGIMES", "curvatures", "regime_of", "root_of", "solve", "vjp", "weights_of"]
 
 # What a kernel is compiled for.
 STEEP, PLAIN, FLAT, UNIFORM, ANY = (tl.constexpr(n) for n in range(5))
@@ -36,33 +40,22 @@ HEAVY = {"above 2", "inf", "per row"}
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
-    scores = scores.contiguous()
-    weights = torch.empty_like(scores)
-    a, stride, per_row = parameter_of(alpha, scores, lambda alpha: alpha - 1)
-    name = "per row" if per_row else regime_of(a)
-    launch(
-        forward_kernel,
-        (scores, weights),
-        a,
-        stride,
-        heavy=name in HEAVY,
-        PER_ROW=per_row,
-        REGIME=REGIMES[name],
-    )
-    return weights
+    own = parameter_of(alpha, scores, lambda alpha: alpha - 1)
+    regime = regime_of(own)
+    return solve_rows_of(_solve, scores, own, REGIMES[regime], regime in HEAVY)
 
 
 def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    weights, cotangent = weights.contiguous(), cotangent.contiguous()
-    gradient = torch.empty_like(weights)
-    a, stride, per_row = parameter_of(alpha, weights, lambda alpha: alpha - 1)
-    launch(backward_kernel, (weights, cotangent, gradient), a, stride, PER_ROW=per_row)
-    return gradient
+    own = parameter_of(alpha, weights, lambda alpha: alpha - 1)
+    return through_rows_of(_through, weights, cotangent, own)
 
 
-def regime_of(a: float) -> str:
-    """The regime of a number a = alpha - 1."""
+def regime_of(own: Parameters) -> str:
+    """The regime of a number a = alpha - 1, or of one for each row."""
+    if own.kind:
+        return "per row"
+    (a,) = own.values
     named = {1.0: "2", float("inf"): "inf"}
     return named.get(a) or ("1 to 2" if a < 1 else "above 2")
 
@@ -71,90 +64,72 @@ def regime_of(a: float) -> str:
 
 
 @triton.jit
-def forward_kernel(
-    scores,
-    weights,
-    a,
-    stride,
-    count,
-    size,
-    PER_ROW: tl.constexpr,
-    REGIME: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    rows = source_of(scores, count, size, R, B)
-    a = load_parameter(a, stride, count, R, PER_ROW)
-    if WHOLE:
-        _solve(held, (streamed(rows, 0),), 1, rows, weights, a, REGIME, R)
-    else:
-        _solve(streamed, rows, tl.cdiv(size, B), rows, weights, a, REGIME, R)
-
-
-@triton.jit
-def _solve(
-    tile: tl.constexpr, source, tiles, rows, weights, a, REGIME: tl.constexpr, R: tl.constexpr
-):
-    top, spoiled = row_top(tile, source, tiles, R)
+def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
+    top, spoiled = row_top(tile, source, tiles, PLAN.R)
     ready = (top > -INFINITY) & ~spoiled
-    root = solve_rows(tile, source, tiles, ready, top, a, REGIME)
-    if REGIME == FLAT or REGIME == UNIFORM or REGIME == ANY:
-        precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
-    else:
-        precise = root
-    total = tl.zeros_like(top)
-    for j in range(tiles):
-        total += tl.sum(_weights_of(tile(source, j), top, precise, a, REGIME), 1)
-    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
-    for j in range(tiles):
-        y = _weights_of(tile(source, j), top, precise, a, REGIME)
-        y = tl.where(ready[:, None], y * scale, 0.0)
-        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), y))
+    state = root_of(tile, source, tiles, ready, top, own, PLAN.REGIME)
+    found = (top, spoiled, ready, state)
+    write_normalized(weights_of, tile, source, tiles, rows, weights, found, own, PLAN)
 
 
 @triton.jit
-def solve_rows(tile: tl.constexpr, source, tiles, ready, top, a, REGIME: tl.constexpr):
-    """The root of the threshold equation with gamma = 1 + 1 / a, in float32."""
+def root_of(tile: tl.constexpr, source, tiles, ready, top, own, REGIME: tl.constexpr):
+    """The root of the threshold equation with gamma = 1 + 1 / a, as a sum of two float32 numbers."""
+    (a,) = own
     active = ready.to(tl.int32)
     one = tl.zeros_like(top) + 1.0
     gamma = 1.0 + 1.0 / a
     if REGIME == PLAIN:
-        return convex_root(tile, source, tiles, active, top, one, gamma, 2)
+        root = convex_root(tile, source, tiles, active, top, one, gamma, 2)
     elif REGIME == UNIFORM:
-        return convex_root(tile, source, tiles, active, top, one, gamma, 1)
+        root = convex_root(tile, source, tiles, active, top, one, gamma, 1)
     else:
-        return convex_root(tile, source, tiles, active, top, one, gamma, 0)
+        root = convex_root(tile, source, tiles, active, top, one, gamma, 0)
+    rest = tl.zeros_like(top)
+    if REGIME == FLAT or REGIME == UNIFORM or REGIME == ANY:
+        precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
+        root = precise.to(tl.float32)
+        rest = (precise - root.to(tl.float64)).to(tl.float32)
+    return root, rest
 
 
 @triton.jit
-def weights_of(scores, top, root, a, REGIME: tl.constexpr):
-    """Weights of a tile up to the sum of their row, from a root in float32."""
-    z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
-    if REGIME == PLAIN:
+def weights_of(scores, top, state, own, REGIME: tl.constexpr):
+    """Weights of a tile up to the sum of their row; the top has weight 1."""
+    root, rest = state
+    (a,) = own
+    if REGIME == STEEP:
+        return _steep(scores, top, root, a)
+    elif REGIME == PLAIN:
+        z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
         return tl.maximum(1.0 - z, 0.0)
-    elif REGIME == UNIFORM:
-        return (z < 1.0).to(tl.float32)
     else:
-        return power_of_rest(z, (1.0 / a)[:, None])
-
-
-@triton.jit
-def _weights_of(scores, top, root, a, REGIME: tl.constexpr):
-    """The same; the root may be float64."""
-    if REGIME == STEEP or REGIME == PLAIN:
-        return weights_of(scores, top, root, a, REGIME)
-    else:
-        lead = power(_lead(scores, top, root).to(tl.float32), (1.0 / a)[:, None])
+        p = power(_lead(scores, top, root, rest) * (1.0 / root)[:, None], (1.0 / a)[:, None])
         if REGIME == ANY:
-            plain = weights_of(scores, top, root.to(tl.float32), a, REGIME)
-            lead = tl.where((a > 1.0)[:, None], lead, plain)
-        return lead
+            p = tl.where((a > 1.0)[:, None], p, _steep(scores, top, root, a))
+        return p
 
 
 @triton.jit
-def _lead(scores, top, root):
-    """root - (top - score) in float64, where float32 has lost the small leads."""
+def _steep(scores, top, root, a):
+    z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
+    return power_of_rest(z, (1.0 / a)[:, None])
+
+
+@triton.jit
+def _lead(scores, top, root, rest):
+    """root + rest - (top - score), with the rounding error of the difference taken back."""
+    top = top[:, None] + tl.zeros_like(scores)
+    below = top - scores
+    part = top - below
+    error = (top - (below + part)) + (part - scores)
+    lead = (root[:, None] - below) + (rest[:, None] - error)
+    return tl.where(scores > -INFINITY, lead, -1.0)
+
+
+@triton.jit
+def _lead_double(scores, top, root):
+    """root - (top - score) in float64."""
     return root[:, None] - (top.to(tl.float64)[:, None] - scores.to(tl.float64))
 
 
@@ -172,7 +147,7 @@ def _polish(tile: tl.constexpr, source, tiles, ready, top, root, exponent):
         first = tl.zeros_like(root)
         total = tl.zeros_like(root)
         for j in range(tiles):
-            lead = _lead(tile(source, j), top, root)
+            lead = _lead_double(tile(source, j), top, root)
             inside = lead > 0.0
             lead = tl.where(inside, lead, 1.0)
             logs = exponent.to(tl.float64)[:, None] * _log2_double(lead)
@@ -218,41 +193,19 @@ def _exp2_double(y):
 
 
 @triton.jit
-def backward_kernel(
-    weights,
-    cotangent,
-    gradient,
-    a,
-    stride,
-    count,
-    size,
-    PER_ROW: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    y = source_of(weights, count, size, R, B)
-    v = source_of(cotangent, count, size, R, B)
-    a = load_parameter(a, stride, count, R, PER_ROW)
-    if WHOLE:
-        _through(held, (streamed(y, 0),), (streamed(v, 0),), 1, y, gradient, a, R)
-    else:
-        _through(streamed, y, v, tl.cdiv(size, B), y, gradient, a, R)
-
-
-@triton.jit
-def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, a, R: tl.constexpr):
+def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
     """t - y sum(t) with t = kappa (v - sum(y v))."""
-    top = tl.zeros((R,), tl.float32)
+    (a,) = own
+    top = tl.zeros((PLAN.R,), tl.float32)
     for j in range(tiles):
         top = tl.maximum(top, tl.max(tile(y, j), 1))
-    mass = tl.zeros((R,), tl.float32)
-    mean = tl.zeros((R,), tl.float32)
+    mass = tl.zeros((PLAN.R,), tl.float32)
+    mean = tl.zeros((PLAN.R,), tl.float32)
     for j in range(tiles):
         here = tile(y, j)
         mass += tl.sum(share_of_norm(here, top, a), 1)
         mean += tl.sum(tl.where(here > 0.0, here * tile(v, j), 0.0), 1)
-    total = tl.zeros((R,), tl.float32)
+    total = tl.zeros((PLAN.R,), tl.float32)
     for j in range(tiles):
         kappa = curvatures(tile(y, j), top, mass, a)
         total += tl.sum(tl.where(kappa > 0.0, kappa * (tile(v, j) - mean[:, None]), 0.0), 1)

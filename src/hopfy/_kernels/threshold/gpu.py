@@ -217,7 +217,7 @@ def unordered(key):
 def smallest_passing(
     tile: tl.constexpr, source, tiles, active, low, high, measure: tl.constexpr, extra, bound
 ):
-    r"""The smallest score c of a row in [low, high] with ``sum measure(scores, c, extra) < bound``.
+    r"""The smallest score c of a row in [low, high] with ``sum measure(tile, scores, c, extra, j) < bound``.
 
     The sum falls as c grows; ``high`` is a score that passes, and no score below ``low`` does. The
     search halves the float32 numbers between, and jumps to scores, so that it ends as soon as no
@@ -234,7 +234,7 @@ def smallest_passing(
         above = best
         for j in range(tiles):
             scores = tile(source, j)
-            total += tl.sum(measure(scores, c, extra), 1)
+            total += tl.sum(measure(tile, scores, c, extra, j), 1)
             keys = ordered(scores)
             keys = tl.where(keys >= middle[:, None], keys, 0x7FFFFFFF)
             above = tl.minimum(above, tl.min(keys, 1))

@@ -1,0 +1,147 @@
+# mypy: ignore-errors
+"""Launching the attention kernels: sizes of blocks, what a kernel is compiled for, its arguments."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from hopfy._kernels.attention.gpu_maps import KINDS
+from hopfy._kernels.attention.types import Family, Visible
+from hopfy._kernels.entmax import gpu as entmax
+from hopfy._kernels.ksubsets import gpu as ksubsets
+from hopfy._kernels.normmax import gpu as normmax
+from hopfy._kernels.rows.gpu import Parameters, lanes_of_a_warp, parameter_of
+
+__all__ = ["Arguments", "Blocks", "Plan", "arguments_of", "blocks_for"]
+
+_REGIMES = {"entmax": entmax, "normmax": normmax}
+
+
+class Blocks(NamedTuple):
+    """Queries and keys of a block, padded sizes of keys and values, chunks of them, warps."""
+
+    BM: int
+    BN: int
+    BD: int
+    BE: int
+    CHUNK: int  # columns of keys and values taken at once; 0: all
+    warps: int
+
+
+def blocks_for(
+    key_size: int, value_size: int, dtype: torch.dtype, heavy: bool = False, lanes: int = 32
+) -> Blocks:
+    """The blocks for these sizes: a fixed choice, so that no result depends on a timing."""
+    d, e = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
+    wide = max(d, e)
+    if dtype == torch.float32:  # no tensor cores: a thread holds whole rows of its operands
+        return Blocks(16, 16 if wide > 64 or heavy else 32, d, e, 32, 256 // lanes)
+    m, n = (64, 64) if wide <= 64 and not heavy else (32, 32) if wide <= 128 else (16, 32)
+    return Blocks(m, n, d, e, 0, 256 // lanes)
+
+
+class Plan(NamedTuple):
+    """What a kernel is compiled for."""
+
+    KIND: int
+    REGIME: int
+    PER_ROW: bool
+    UPCAST: bool
+    DROP: bool
+    WANTED: bool
+    D: int
+    E: int
+    BM: int
+    BN: int
+    BD: int
+    BE: int
+    CHUNK: int
+
+
+class Arguments(NamedTuple):
+    """What all kernels of a call share."""
+
+    own: tuple[Any, ...]
+    stride: int
+    conditions: tuple[Any, ...]
+    dropout: tuple[Any, ...]
+    plan: Plan
+    warps: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"num_warps": self.warps, "num_stages": 1}
+
+
+def arguments_of(
+    queries: Tensor,
+    value_size: int,
+    visible: Visible,
+    family: Family,
+    scale: float,
+    dropout: tuple[int, float],
+) -> Arguments:
+    """The map's parameter, masks and bias, dropout's seed and share, and the constants."""
+    own, regime, heavy = _map_of(family, queries)
+    blocks = blocks_for(queries.shape[2], value_size, queries.dtype, heavy, lanes_of_a_warp())
+    seed, share = dropout
+    plan = Plan(
+        KINDS[family.kind],
+        regime,
+        bool(own.kind),
+        # The interpreter multiplies bfloat16 wrongly.
+        os.environ.get("TRITON_INTERPRET") == "1" and queries.dtype == torch.bfloat16,
+        share > 0,
+        False,
+        queries.shape[2],
+        value_size,
+        *blocks[:5],
+    )
+    factor = 1 / (1 - share) if share < 1 else 0.0
+    conditions = (scale, *_conditions(visible, queries.device, blocks))
+    drop = (seed, share, factor)
+    return Arguments(own.values, own.stride, conditions, drop, plan, blocks.warps)
+
+
+def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
+    """The map's parameters, its regime, and whether that needs many registers."""
+    parameter = family.parameter[..., None] if family.parameter.ndim else family.parameter
+    if family.kind == "ksubsets":
+        return ksubsets.parts_of(parameter, queries), 0, False
+    module = _REGIMES[family.kind]
+    own = parameter_of(parameter, queries, lambda alpha: alpha - 1)
+    regime = module.regime_of(own)
+    return own, module.REGIMES[regime], regime in module.HEAVY
+
+
+def _conditions(visible: Visible, device: torch.device, blocks: Blocks) -> tuple[Any, ...]:
+    mask, anywhere = visible.mask, None
+    if mask is not None:
+        mask = mask.contiguous()
+        anywhere = _by_block(mask, blocks.BM, blocks.BN)
+        mask = mask.view(torch.int8)
+    bias = None if visible.bias is None else visible.bias.contiguous()
+    mask_of, bias_of = (
+        None if which is None else which.to(device) for which in (visible.mask_of, visible.bias_of)
+    )
+    masks = (mask, mask_of, anywhere, _height(mask))
+    return *masks, bias, bias_of, _height(bias), visible.causal
+
+
+def _height(part: Tensor | None) -> int:
+    """Rows of each mask: one for all queries, or one for each."""
+    return 1 if part is None else part.shape[1]
+
+
+def _by_block(mask: Tensor, m: int, n: int) -> Tensor:
+    """Whether a block of the mask (K, M or 1, N) has any True: (K, blocks of M or 1, blocks of N)."""
+    across = m if mask.shape[1] > 1 else 1
+    short, missing = -mask.shape[1] % across, -mask.shape[2] % n
+    padded = torch.nn.functional.pad(mask, (0, missing, 0, short))
+    tiles = padded.unflatten(2, (-1, n)).unflatten(1, (-1, across))
+    return tiles.any(-1).any(2).to(torch.int8).contiguous()

@@ -1,0 +1,299 @@
+# mypy: ignore-errors
+"""What the Triton kernels of the row maps share: shapes of programs, parameters, tiles, both kernels.
+
+A map brings two functions. ``solve(tile, source, tiles, rows, weights, own, PLAN)`` writes the weights
+of the R rows of a program; ``through(tile, y, v, tiles, rows, gradient, own, PLAN)`` applies the
+Jacobian at the weights y to the cotangents v. ``tile(source, j)`` is tile j of the rows, in registers
+or in memory (see `hopfy._kernels.threshold.gpu`); ``own`` holds the map's parameters for each row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hopfy._kernels.threshold.gpu import INFINITY, held, streamed
+
+__all__ = [
+    "ENTRY",
+    "NUMBER",
+    "ROW",
+    "Parameters",
+    "Shape",
+    "add_to_mean",
+    "backward_kernel",
+    "centered",
+    "forward_kernel",
+    "lanes_of_a_warp",
+    "parameter_of",
+    "shape_for",
+    "shapes",
+    "solve_rows_of",
+    "through_rows_of",
+    "write",
+    "write_normalized",
+]
+
+# A program takes R rows in tiles of B columns. Longer rows than the last tile are read again in every
+# pass, from the cache. Kernels that hold much per entry (many regimes, float64) take smaller tiles.
+_TILES = ((32, 32, 8), (8, 128, 8), (2, 512, 8), (1, 1_024, 8), (1, 2_048, 16))
+_LARGE_TILES = ((1, 4_096, 16), (1, 8_192, 16))
+
+
+class Shape(NamedTuple):
+    """How one program works: R rows in tiles of B columns; ``whole`` if one tile holds a row."""
+
+    R: int
+    B: int
+    whole: bool
+    warps: int
+
+
+def shapes(heavy: bool = False) -> list[Shape]:
+    """Every shape that `shape_for` can choose, from short rows to rows of any length."""
+    tiles = _TILES if heavy else _TILES + _LARGE_TILES
+    last = (1, 2_048, 16) if heavy else (1, 4_096, 16)
+    return [Shape(r, b, True, warps) for r, b, warps in tiles] + [Shape(*last[:2], False, last[2])]
+
+
+def shape_for(size: int, heavy: bool = False) -> Shape:
+    """The shape for rows of this size: a fixed choice, so that no result depends on a timing."""
+    available = shapes(heavy)
+    return next((shape for shape in available if shape.whole and size <= shape.B), available[-1])
+
+
+NUMBER, ROW, ENTRY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+class Parameters(NamedTuple):
+    """A map's parameters as the kernels take them.
+
+    ``values`` holds numbers (``kind`` NUMBER), or float32 tensors with one number for each row, or one
+    for all rows with stride 0 (ROW), or one for each entry (ENTRY).
+    """
+
+    values: tuple[Any, ...] = ()
+    stride: int = 0
+    kind: int = 0
+
+
+def parameter_of(
+    parameter: Tensor, rows: Tensor, *changes: Callable[[Tensor], Tensor]
+) -> Parameters:
+    """What each of the changes makes of the parameter (0-d or (..., 1)), for rows (..., N).
+
+    A number on the host is read, which costs nothing; one on the device stays there. The changes see
+    float64.
+    """
+    parameter = parameter.detach()
+    exact = parameter.double()
+    if parameter.ndim == 0 and parameter.device.type == "cpu":
+        return Parameters(tuple(change(exact).item() for change in changes))
+    if parameter.ndim:
+        exact = exact.expand(*rows.shape[:-1], 1)
+    found = (change(exact).to(rows.device, torch.float32) for change in changes)
+    values = tuple(value.reshape(-1).contiguous() for value in found)
+    return Parameters(values, int(parameter.ndim > 0), ROW.value)
+
+
+def lanes_of_a_warp() -> int:
+    """Threads of a warp: 32, or 64 on most AMD devices."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return 32
+    return int(triton.runtime.driver.active.get_current_target().warp_size)
+
+
+class Plan(NamedTuple):
+    """What a row kernel is compiled for; no functions, whose sources its cache would not see."""
+
+    REGIME: int
+    OWN: int
+    R: int
+    B: int
+    WHOLE: bool
+
+
+def solve_rows_of(
+    solve: Any, scores: Tensor, own: Parameters, regime: int = 0, heavy: bool = False
+) -> Tensor:
+    """Weights of the scores (..., N), one launch of `forward_kernel`."""
+    scores = scores.contiguous()
+    weights = torch.empty_like(scores)
+    _launch(forward_kernel, solve, (scores, weights), own, regime, heavy)
+    return weights
+
+
+def through_rows_of(through: Any, weights: Tensor, cotangent: Tensor, own: Parameters) -> Tensor:
+    """Gradient with respect to the scores, one launch of `backward_kernel`."""
+    weights, cotangent = weights.contiguous(), cotangent.contiguous()
+    gradient = torch.empty_like(weights)
+    _launch(backward_kernel, through, (weights, cotangent, gradient), own, 0, False)
+    return gradient
+
+
+def _launch(
+    kernel: Any,
+    function: Any,
+    tensors: tuple[Tensor, ...],
+    own: Parameters,
+    regime: int,
+    heavy: bool,
+) -> None:
+    rows = tensors[0]
+    size = rows.shape[-1]
+    count = rows.numel() // size
+    shape = shape_for(size, heavy)
+    plan = Plan(regime, own.kind, shape.R, shape.B, shape.whole)
+    with torch.cuda.device_of(rows):
+        kernel[(triton.cdiv(count, shape.R),)](
+            *tensors, own.values, own.stride, count, size, function, plan, num_warps=shape.warps
+        )
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def forward_kernel(
+    scores, weights, own, stride, count, size, SOLVE: tl.constexpr, PLAN: tl.constexpr
+):
+    rows = _source_of(scores, count, size, PLAN)
+    own = _load_parameters(own, stride, count, size, PLAN)
+    if PLAN.WHOLE:
+        SOLVE(held, (streamed(rows, 0),), 1, rows, weights, own, PLAN)
+    else:
+        SOLVE(streamed, rows, tl.cdiv(size, PLAN.B), rows, weights, own, PLAN)
+
+
+@triton.jit
+def backward_kernel(
+    weights,
+    cotangent,
+    gradient,
+    own,
+    stride,
+    count,
+    size,
+    THROUGH: tl.constexpr,
+    PLAN: tl.constexpr,
+):
+    y = _source_of(weights, count, size, PLAN)
+    v = _source_of(cotangent, count, size, PLAN)
+    own = _load_parameters(own, stride, count, size, PLAN)
+    if PLAN.WHOLE:
+        THROUGH(held, (streamed(y, 0),), (streamed(v, 0),), 1, y, gradient, own, PLAN)
+    else:
+        THROUGH(streamed, y, v, tl.cdiv(size, PLAN.B), y, gradient, own, PLAN)
+
+
+@triton.jit
+def _source_of(pointer, count, size, PLAN: tl.constexpr):
+    """What `streamed` reads for the R rows of this program; -1 stands for rows past the last."""
+    row = tl.program_id(0).to(tl.int64) * PLAN.R + tl.arange(0, PLAN.R)
+    first = tl.where(row < count, row * size, -1)[:, None]
+    return pointer, first, size, tl.arange(0, PLAN.B)[None, :]
+
+
+@triton.jit
+def _load_parameters(own, stride, count, size, PLAN: tl.constexpr):
+    """The parameters of the R rows of this program: numbers (R,), or a source of tiles."""
+    if len(own) == 0:
+        return (0.0,)
+    elif len(own) == 1:
+        return (_load_parameter(own[0], stride, count, size, PLAN),)
+    else:
+        return (
+            _load_parameter(own[0], stride, count, size, PLAN),
+            _load_parameter(own[1], stride, count, size, PLAN),
+        )
+
+
+@triton.jit
+def _load_parameter(parameter, stride, count, size, PLAN: tl.constexpr):
+    if PLAN.OWN == ENTRY:
+        source = _source_of(parameter, count, size, PLAN)
+        if PLAN.WHOLE:
+            return (streamed(source, 0),)
+        else:
+            return source
+    elif PLAN.OWN == ROW:
+        row = tl.program_id(0).to(tl.int64) * PLAN.R + tl.arange(0, PLAN.R)
+        return tl.load(parameter + row * stride, mask=row < count, other=1.0)
+    else:
+        return tl.full((PLAN.R,), 1.0, tl.float32) * parameter
+
+
+@triton.jit
+def write(pointer, source, j, values):
+    """Store tile j beside the entries that `streamed` reads from ``source``."""
+    _, first, size, columns = source
+    at = j * columns.shape[1] + columns
+    inside = (first >= 0) & (at < size)
+    tl.store(pointer + first + at, values.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def write_normalized(
+    weigh: tl.constexpr,
+    tile: tl.constexpr,
+    source,
+    tiles,
+    rows,
+    weights,
+    found,
+    own,
+    PLAN: tl.constexpr,
+):
+    """Write ``weigh(scores, top, state, own, REGIME)`` divided by its sum over each row.
+
+    ``found`` is (top, spoiled, ready, state): a spoiled row is NaN, one that is not ready zero.
+    """
+    top, spoiled, ready, state = found
+    total = tl.zeros_like(top)
+    for j in range(tiles):
+        total += tl.sum(weigh(tile(source, j), top, state, own, PLAN.REGIME), 1)
+    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
+    for j in range(tiles):
+        p = weigh(tile(source, j), top, state, own, PLAN.REGIME)
+        p = tl.where(ready[:, None], p * scale, 0.0)
+        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), p))
+
+
+@triton.jit
+def centered(
+    slopes: tl.constexpr, tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr
+):
+    """g (v - mean) with ``g = slopes(tile, tile of y, own, j, PLAN)``, the mean taken with weights g."""
+    zero = tl.zeros((PLAN.R,), tl.float32)
+    sums = (zero, zero, zero, zero)
+    for j in range(tiles):
+        sums = add_to_mean(slopes(tile, tile(y, j), own, j, PLAN), tile(v, j), sums)
+    total, inner, _, origin = sums
+    mean = inner / tl.where(total > 0.0, total, 1.0)
+    for j in range(tiles):
+        here = tile(y, j)
+        g = slopes(tile, here, own, j, PLAN)
+        out = tl.where(g > 0.0, g * ((tile(v, j) - origin[:, None]) - mean[:, None]), 0.0)
+        write(gradient, rows, j, tl.where(here != here, float("nan"), out))
+
+
+@triton.jit
+def add_to_mean(g, v, sums):
+    """Add a tile to the sums of g and g (v - origin), and keep the steepest g and the origin.
+
+    The origin is the cotangent where g is largest so far: one slope may exceed all others by far, and
+    centered there the differences keep their digits.
+    """
+    total, inner, steepest, origin = sums
+    here = tl.max(g, 1)
+    value = tl.max(tl.where((g == here[:, None]) & (g > 0.0), v, -INFINITY), 1)
+    moved = tl.where(here > steepest, value, origin)
+    inner += total * (origin - moved)
+    inner += tl.sum(tl.where(g > 0.0, g * (v - moved[:, None]), 0.0), 1)
+    return total + tl.sum(g, 1), inner, tl.maximum(steepest, here), moved
