@@ -142,7 +142,9 @@ def row_launches(dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -
                 yield _row_launch(label, module.solve, parameter, shape, dtype)
         backward = {"": 1.5 if module in (entmax, normmax) else 0.5}
         if module in (entmax, normmax, capped):
-            backward["per entry" if module is capped else "per row"] = torch.tensor(0.5 + backward[""])
+            backward["per entry" if module is capped else "per row"] = torch.tensor(
+                0.5 + backward[""]
+            )
         for (regime, parameter), shape in product(backward.items(), rows.shapes()):
             label = f"{map_name} backward {regime}".strip()
             call = _Backward(module)
@@ -158,9 +160,7 @@ class _Backward:
         return found
 
 
-def _row_launch(
-    label: str, function: Any, parameter: Any, shape: rows.Shape, dtype: str
-) -> Launch:
+def _row_launch(label: str, function: Any, parameter: Any, shape: rows.Shape, dtype: str) -> Launch:
     size = shape.B if shape.whole else 131_072
     passes = "" if shape.whole else ", several passes"
     name = f"{label} ({dtype}, {shape.R} x {shape.B}{passes})"
@@ -200,7 +200,9 @@ def attention_launches(
             with_dropout = ", dropout" if dropout else ""
             for which, kernel in enumerate(KERNELS):
                 label = " ".join((kind, regime)).strip()
-                name = f"attention {kernel}, {label}, {condition}{with_dropout} ({dtype}, head {size})"
+                name = (
+                    f"attention {kernel}, {label}, {condition}{with_dropout} ({dtype}, head {size})"
+                )
                 yield Launch(name, call, which)
 
 

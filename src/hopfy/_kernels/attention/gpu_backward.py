@@ -134,13 +134,13 @@ def keys_kernel(
             there = m < period
             row = head.to(tl.int64) * period + m
             at = head.to(tl.int64) * period + block * PLAN.BM
-            here = load_own(own, stride, row, there, PLAN)
+            numbers = load_own(own, stride, row, there, PLAN)
             outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
             state = row_state(rows, row, there, found)
-            p, v, dropped = _block(source, n, state, here, outside, values, dropout, PLAN)
+            p, v, dropped = _block(source, n, state, numbers, outside, values, dropout, PLAN)
             center = tl.load(sums + row, mask=there, other=0.0)
             total = tl.load(sums + found + row, mask=there, other=0.0)
-            ds = through(p, v, center, total, state, here, PLAN)
+            ds = through(p, v, center, total, state, numbers, PLAN)
             outside = load_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN.UPCAST)
             in_value += product(tl.trans(dropped).to(outside.dtype), outside)
             q = load_rows(queries, at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
@@ -154,12 +154,12 @@ def keys_kernel(
 @triton.jit
 def _block(source, n, state, own, outside, values, dropout, PLAN: tl.constexpr):
     """Weights of a block, the cotangent of each, and the weights that dropout leaves."""
-    _, _, count, _, head, _, m, period, _, _, _, columns = source
+    _, _, count, _, head, _, m, period, _, _, columns, chunk = source
     top, _, _, total = state
     p = weights_of(block_scores(source, n), state, own, PLAN)
     p = tl.where((top > -INFINITY)[:, None], p / total[:, None], 0.0)
     inside = n * PLAN.BN + columns < count
-    v = product_of_rows(outside, m < period, values, n * PLAN.BN, inside, PLAN.E, PLAN.CHUNK)
+    v = product_of_rows(outside, m < period, values, n * PLAN.BN, inside, PLAN.E, chunk)
     if PLAN.DROP:
         factors = kept(dropout, head, m, n, columns)
         return p, v * factors, p * factors

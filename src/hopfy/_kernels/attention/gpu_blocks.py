@@ -17,6 +17,7 @@ from hopfy._kernels.threshold.gpu import INFINITY
 __all__ = [
     "block_scores",
     "held_rows",
+    "is_visible",
     "kept",
     "last_block",
     "listed",
@@ -61,21 +62,22 @@ def product(left, right):
 @triton.jit
 def held_rows(pointer, first, there, size: tl.constexpr, B: tl.constexpr, PLAN: tl.constexpr):
     """The rows for `product_of_rows`: loaded, or their address if it takes them in chunks."""
-    if PLAN.CHUNK == 0:
+    if PLAN.CHUNK == 1:
         return load_rows(pointer, first, there, size, B, PLAN.UPCAST)
     else:
         return pointer + tl.cast(first, tl.int64) * size
 
 
 @triton.jit
-def product_of_rows(left, there, right, first, inside, size: tl.constexpr, CHUNK: tl.constexpr):
+def product_of_rows(left, there, right, first, inside, size, chunk):
     """Inner products of the rows on the left with rows ``first ..`` of a matrix of ``size`` columns.
 
-    Without tensor cores each thread holds whole rows of both sides: wide ones come in chunks.
+    Without tensor cores each thread holds whole rows of both sides: they come in chunks. A chunk of
+    one column stands for whole rows.
     """
     row = tl.arange(0, inside.shape[0])
     right += tl.cast(first, tl.int64) * size
-    if CHUNK == 0:
+    if chunk.shape[0] == 1:
         column = tl.arange(0, left.shape[1])
         mask = inside[None, :] & (column < size)[:, None]
         at = right + (row[None, :] * size + column[:, None])
@@ -83,8 +85,8 @@ def product_of_rows(left, there, right, first, inside, size: tl.constexpr, CHUNK
     else:
         found = tl.zeros((there.shape[0], inside.shape[0]), tl.float32)
         above = tl.arange(0, there.shape[0])
-        for begin in range(0, size, CHUNK):
-            column = begin + tl.arange(0, CHUNK)
+        for begin in range(0, size, chunk.shape[0]):
+            column = begin + chunk
             mask = there[:, None] & (column < size)[None, :]
             a = tl.load(left + (above[:, None] * size + column[None, :]), mask=mask, other=0.0)
             mask = inside[None, :] & (column < size)[:, None]
@@ -118,14 +120,19 @@ def _parameter(a, stride, row, there, PLAN: tl.constexpr):
 
 @triton.jit
 def query_source(queries, keys, head, block, sizes, conditions, PLAN: tl.constexpr):
-    """Queries of one block, and everything that decides their scores."""
+    """Queries of one block, and everything that decides their scores.
+
+    The number of keys of a block and of columns of a chunk are there as shapes: only these stay
+    constants in a tuple.
+    """
     period, count, repeat, along = sizes
     m = block * PLAN.BM + tl.arange(0, PLAN.BM)
     first = head.to(tl.int64) * period + block * PLAN.BM
     q = held_rows(queries, first, m < period, PLAN.D, PLAN.BD, PLAN)
     k = keys + (head // repeat).to(tl.int64) * count * PLAN.D
     columns = tl.arange(0, PLAN.BN)
-    return q, k, count, along, head, block, m, period, conditions, PLAN.D, PLAN.CHUNK, columns
+    chunk = tl.arange(0, PLAN.CHUNK)
+    return q, k, count, along, head, block, m, period, conditions, PLAN.D, columns, chunk
 
 
 @triton.jit
@@ -144,12 +151,13 @@ def visited(source, j):
 @triton.jit
 def block_scores(source, n):
     """Scores (BM, BN) of block n in float32; what may not be selected is -inf."""
-    q, keys, count, _, head, block, m, period, conditions, d, chunk, columns = source
+    q, keys, count, _, head, block, m, period, conditions, d, columns, chunk = source
     scale, mask, mask_of, _, mask_height, bias, bias_of, bias_height, offset = conditions
-    key = n * columns.shape[0] + columns
+    first = n * columns.shape[0]
+    key = first + columns
     there = key < count
     above = m < period
-    scores = product_of_rows(q, above, keys, n * columns.shape[0], there, d, chunk) * scale
+    scores = product_of_rows(q, above, keys, first, there, d, chunk) * scale
     seen = above[:, None] & there[None, :]
     if bias is not None:
         at = _entries(bias, bias_of, bias_height, head, block, m, n, columns, count)
@@ -174,12 +182,12 @@ def _entries(pointer, which, height, head, block, m, n, columns, count):
 
 
 @triton.jit
-def last_block(source, PLAN: tl.constexpr):
+def last_block(source):
     """The number of key blocks that the causal condition leaves."""
-    _, _, _, along, _, block, _, _, conditions, _, _, _ = source
+    _, _, _, along, _, block, m, _, conditions, _, columns, _ = source
     _, _, _, _, _, _, _, _, offset = conditions
     if offset is not None:
-        reached = tl.cdiv((block + 1) * PLAN.BM + offset, PLAN.BN)
+        reached = tl.cdiv((block + 1) * m.shape[0] + offset, columns.shape[0])
         return tl.minimum(along, tl.maximum(reached, 0))
     else:
         return along

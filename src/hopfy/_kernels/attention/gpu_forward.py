@@ -39,7 +39,7 @@ def threshold_kernel(
     own = load_own(own, stride, row, there, PLAN)
     order += (head.to(tl.int64) * tl.num_programs(0) + block) * along
     if PLAN.KIND == 2:
-        end = last_block(source, PLAN)
+        end = last_block(source)
         top, spoiled = _tops(source, end, PLAN)
         ready = there & (top > -INFINITY) & ~spoiled
         top = tl.where(ready, top, 0.0)
@@ -82,7 +82,7 @@ def _list_near(source, order, margin, there, PLAN: tl.constexpr):
     top = tl.full((PLAN.BM,), -INFINITY, tl.float32)
     spoiled = tl.zeros((PLAN.BM,), tl.int32)
     tiles = 0
-    for n in range(last_block(source, PLAN)):
+    for n in range(last_block(source)):
         if is_visible(source, n):
             top, spoiled, best = _seen(block_scores(source, n), top, spoiled)
             near = there & (best > -INFINITY) & (best >= top - margin)

@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
     BN: int
     BD: int
     BE: int
-    CHUNK: int  # columns of keys and values taken at once; 0: all
+    CHUNK: int  # columns of keys and values taken at once; 1: all of them
     warps: int
 
 
@@ -42,7 +42,7 @@ def blocks_for(
     if dtype == torch.float32:  # no tensor cores: a thread holds whole rows of its operands
         return Blocks(16, 16 if wide > 64 or heavy else 32, d, e, 32, 256 // lanes)
     m, n = (64, 64) if wide <= 64 and not heavy else (32, 32) if wide <= 128 else (16, 32)
-    return Blocks(m, n, d, e, 0, 256 // lanes)
+    return Blocks(m, n, d, e, 1, 256 // lanes)
 
 
 class Plan(NamedTuple):
