@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
 
 import hopfy
@@ -58,6 +61,56 @@ def test_export_on_fake_cuda_tensors(name: str, parameter: float) -> None:
     assert f"hopfy.{name}.default" in targets
 
 
+def _compiled_graphs(function: Any, *inputs: Tensor) -> list[list[str]]:
+    """The operators of the graphs that `torch.compile` hands to its code generator."""
+    graphs: list[list[str]] = []
+
+    def generate(module: torch.fx.GraphModule, _: Any) -> Any:
+        nodes = module.graph.nodes
+        graphs.append([str(node.target) for node in nodes if node.op == "call_function"])
+        return make_boxed_func(module.forward)
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=aot_autograd(fw_compiler=generate), fullgraph=True)(*inputs)
+    return graphs
+
+
+@every_map
+def test_compile_on_fake_cuda_tensors(name: str, parameter: float) -> None:
+    """One graph, with our operator in it: all that happens before code is generated."""
+    with FakeTensorMode():
+        scores = torch.empty(4, 7, device="cuda", dtype=torch.float16)
+        (graph,) = _compiled_graphs(_Module(name, parameter), scores)
+    assert f"hopfy.{name}.default" in graph
+
+
+@pytest.mark.parametrize("omega", ["1.5-entmax", "2-normmax"])
+def test_compile_attention_on_fake_cuda_tensors(omega: str) -> None:
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, 2, 9, 8, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        mask = torch.empty(9, 9, device="cuda", dtype=torch.bool)
+        (graph,) = _compiled_graphs(lambda *x: F.attention(*x, omega=omega), q, k, v, mask)
+    assert "hopfy.attention.default" in graph
+
+
+def test_the_code_generator_is_where_compilation_ends_without_cuda() -> None:
+    """Inductor asks for the device itself. If this fails, the tests above can go further."""
+    torch._dynamo.reset()
+    with FakeTensorMode(), pytest.raises(Exception, match="not linked with support for cuda"):
+        torch.compile(_Module("entmax", 1.5), fullgraph=True)(torch.empty(4, 7, device="cuda"))
+
+
+def test_fake_gradients_of_attention_keep_shape_and_device() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q, k, v = (torch.empty(2, n, 8, device="cuda", dtype=torch.float16) for n in (6, 9, 9))
+        alpha = torch.tensor(1.5, dtype=torch.float64)
+        rest = (alpha, None, None, None, None, 0, 6, "entmax", 0.3)
+        output = torch.ops.hopfy.attention(q, k, v, *rest)
+        found = torch.ops.hopfy.attention_backward(output, q, k, v, *rest, True)
+    for gradient, x in zip(found, (q, k, v), strict=False):
+        assert (gradient.shape, gradient.dtype, gradient.device) == (x.shape, x.dtype, x.device)
+
+
 def test_no_backend_reads_what_has_no_memory() -> None:
     with FakeTensorMode():
         assert backend_for(torch.empty(3, device="cuda")) == "reference"
@@ -75,7 +128,7 @@ import json, sys
 from dataclasses import asdict
 sys.path.insert(0, sys.argv[1])
 import cross_compile as cc
-found = [cc.compile_for(c, "sm_90") for c in cc.few_configurations()]
+found = [cc.compile_for(c, "sm_90") for c in cc.few_launches()]
 print(json.dumps([asdict(r) | {"problems": r.problems()} for r in found]))
 """
 
@@ -107,7 +160,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import cross_compile as cc
-found = cc.collect(cc.listed_configurations(), Path(sys.argv[2]))
+found = cc.collect(cc.listed_launches(), Path(sys.argv[2]))
 print(len(found), [(r, r.problems()) for r in found if r.problems()])
 """
 

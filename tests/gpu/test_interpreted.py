@@ -35,7 +35,7 @@ def run(laws: str, select: str) -> None:
     assert " passed" in done.stdout
 
 
-LAWS = ["rows.py", "attention.py", "races.py"]
+LAWS = ["rows.py", "attention.py", "races.py", "devices.py"]
 
 
 @pytest.mark.parametrize("laws", LAWS)

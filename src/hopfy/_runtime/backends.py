@@ -27,6 +27,7 @@ from torch import Tensor
 from hopfy._runtime.dispatch import has_plain_memory
 
 __all__ = [
+    "KERNEL_DTYPES",
     "backend_for",
     "chosen_backend",
     "compiled",
@@ -41,6 +42,9 @@ _BACKENDS = ("auto", "reference", "cpu", "triton")
 _DTYPES = (torch.float32, torch.float64)
 _TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # float32 inside
 _ACCELERATORS = ("cuda", "xpu")  # an AMD device calls itself cuda, too
+
+# What kernels serve, by the type of the device.
+KERNEL_DTYPES = {"cpu": _DTYPES, **dict.fromkeys(_ACCELERATORS, _TRITON_DTYPES)}
 
 _chosen: ContextVar[str] = ContextVar("hopfy_backend", default="auto")
 

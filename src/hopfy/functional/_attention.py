@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy._facts import named
-from hopfy._runtime.backends import backend_for
+from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, traced
@@ -143,12 +143,8 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
 
 def _can_be_an_operator(inputs: Inputs) -> bool:
     """Whether a compiled graph may call our kernels: exported programs must run without hopfy."""
-    return (
-        inputs.query.device.type == "cpu"
-        and inputs.query.dtype in (torch.float32, torch.float64)
-        and not inputs.dropout
-        and not torch.compiler.is_exporting()
-    )
+    dtypes = KERNEL_DTYPES.get(inputs.query.device.type, ())
+    return inputs.query.dtype in dtypes and not inputs.dropout and not torch.compiler.is_exporting()
 
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:

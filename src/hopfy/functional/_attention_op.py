@@ -30,7 +30,7 @@ def dense_weights(
     scores = (query * scale) @ key.mT
     bias = visible.dense_bias(groups, rows)
     scores = scores if bias is None else scores + bias
-    mask = visible.dense_mask(groups, rows, key.shape[1])
+    mask = visible.dense_mask(scores)
     scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
     number = parameter[..., None] if parameter.ndim else parameter
     if kind == "ksubsets":
@@ -43,7 +43,7 @@ _INPUTS = (
     "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? mask, Tensor? mask_of, "
     "Tensor? bias, Tensor? bias_of, int? causal, int period, str kind, float scale"
 )
-_own_op = partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
+_own_op = partial(torch.library.custom_op, mutates_args=())
 
 
 @_own_op("hopfy::attention", schema=f"({_INPUTS}) -> Tensor")

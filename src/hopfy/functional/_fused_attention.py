@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from hopfy._kernels import attention as kernel
-from hopfy._kernels.attention.cpu_blocks import kept_weights
 from hopfy._runtime.dispatch import is_compiling
 from hopfy.functional._attention_inputs import Inputs
 from hopfy.functional._attention_op import attention_op, dense_weights
@@ -122,7 +121,7 @@ def _places(mask: Tensor | None, lead: list[int]) -> tuple[Tensor | None, Tensor
     mask = mask.detach().reshape((1,) * (len(lead) + 2 - mask.ndim) + tuple(mask.shape))
     own = mask.shape[:-2]
     distinct = mask.reshape(-1, *mask.shape[-2:]).contiguous()
-    which = torch.arange(own.numel()).reshape(own).expand(lead).reshape(-1)
+    which = torch.arange(own.numel(), device=mask.device).reshape(own).expand(lead).reshape(-1)
     return distinct, which
 
 
@@ -174,7 +173,7 @@ def _recorded(ctx: Any, *inputs_and_cotangent: Tensor) -> list[Tensor | None]:
     query, key, value = ctx.call.grouped(*inputs[:3])
     weights = dense_weights(query, key, parameter, state.visible, state.family.kind, state.scale)
     if state.dropout:
-        weights = weights * kept_weights(state, weights.shape, weights.dtype)
+        weights = weights * kernel.kept_weights(state, weights.shape, weights.dtype)
     output = (weights @ value).view_as(cotangent)
     wanted = [x for x, need in zip(inputs, ctx.needs_input_grad[:4], strict=True) if need]
     found = iter(torch.autograd.grad(output, wanted, cotangent, create_graph=True))

@@ -43,7 +43,7 @@ def judge(
     scores = (queries * scale) @ keys.mT
     bias = visible.dense_bias(groups, rows)
     scores = scores if bias is None else scores + bias.double()
-    mask = visible.dense_mask(groups, rows, keys.shape[1])
+    mask = visible.dense_mask(scores)
     scores = scores if mask is None else scores.masked_fill(~mask, -INF)
     weights = MAPS[kind](scores, parameter)
     return (weights if factors is None else weights * factors) @ values

@@ -28,13 +28,14 @@ import importlib
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hopfy._kernels.attention.reference import reference
 from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.backends import backend_for
 
-__all__ = ["Family", "Visible", "backward", "forward", "reference"]
+__all__ = ["Family", "Visible", "backward", "forward", "kept_weights", "reference"]
 
 _MODULES = {"cpu": "cpu_blocks", "short": "short", "triton": "gpu"}
 
@@ -75,3 +76,9 @@ def backward(
         state, queries, keys, values, cotangent, wanted
     )
     return gradients
+
+
+def kept_weights(state: Any, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """What dropout multiplied each weight (G, R, N) with, on the state's device."""
+    factors: Tensor = _module(state.backend).kept_weights(state, shape, dtype)
+    return factors

@@ -22,7 +22,7 @@ def reference(
     bias = visible.dense_bias(groups, rows)
     if bias is not None:
         scores = scores + bias
-    mask = visible.dense_mask(groups, rows, keys.shape[1])
+    mask = visible.dense_mask(scores)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     parameter = family.parameter

@@ -38,13 +38,12 @@ class Visible(NamedTuple):
         """Whether some row may not see all keys as they are."""
         return self.mask is not None or self.bias is not None or self.causal is not None
 
-    def dense_mask(self, groups: int, rows: int, count: int) -> Tensor | None:
-        """The conditions as one boolean tensor that broadcasts to (G, R, N)."""
+    def dense_mask(self, scores: Tensor) -> Tensor | None:
+        """The conditions as one boolean tensor that broadcasts to the scores (G, R, N)."""
+        groups, rows, count = scores.shape
         found = self._per_row(self.mask, self.mask_of, groups, rows)
         if self.causal is not None:
-            device = found.device if found is not None else None
-            if device is None and self.bias is not None:
-                device = self.bias.device
+            device = scores.device
             position = torch.arange(rows, device=device) % self.period
             allowed = torch.arange(count, device=device) <= position[:, None] + self.causal
             found = allowed if found is None else found & allowed
