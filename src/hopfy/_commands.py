@@ -112,7 +112,7 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
     """Time hopfy against torch and other packages, after checking the answers."""
-    from hopfy.bench import NEED_A_GPU, SUBJECTS, table_lines
+    from hopfy.bench import NEED_A_GPU, SUBJECTS, table_lines, to_paste
 
     for subject in subjects or [name for name in SUBJECTS if name not in NEED_A_GPU]:
         if subject not in SUBJECTS:
@@ -120,9 +120,12 @@ def bench(
         if subject in NEED_A_GPU and not torch.cuda.is_available():
             raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
         with ShownStatus(console, subject) as status:
-            rows = [_fields(row) for row in SUBJECTS[subject](status.say)]
+            measured = SUBJECTS[subject](status.say)
+        rows = [_fields(row) for row in measured]
         typer.echo("\n".join([subject, "", *table_lines(rows, console.width), ""]))
         _record(out / f"{subject}.json", {"rows": rows})
+        if subject in NEED_A_GPU:
+            typer.echo(f"Please paste this table into an issue:\n\n{to_paste(measured)}")
 
 
 def _fields(row: Any) -> dict[str, Any]:

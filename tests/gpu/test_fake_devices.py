@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,7 @@ def test_compile_attention_on_fake_cuda_tensors(omega: str) -> None:
     assert "hopfy.attention.default" in graph
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_code_generator_is_where_compilation_ends_without_cuda() -> None:
     """Inductor asks for the device itself. If this fails, the tests above can go further."""
     torch._dynamo.reset()
@@ -178,6 +180,35 @@ def test_the_bench_says_that_it_needs_a_gpu() -> None:
 
     with pytest.raises(RuntimeError, match="expected a GPU"):
         SUBJECTS["gpu"](lambda _: None)
+
+
+def test_the_bench_runs_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, in tiny sizes on the CPU: other packages that work, differ, or fail."""
+    from hopfy.bench import _gpu
+
+    def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        assert q.shape[2] == 2  # heads come third
+        return (q + k) * v
+
+    def splash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = True) -> Tensor:
+        assert not is_causal
+        raise NotImplementedError
+
+    fakes = {
+        "flash_attn": SimpleNamespace(flash_attn_func=flash),
+        "adasplash": SimpleNamespace(adasplash=splash),
+    }
+    for name, module in fakes.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    sizes = _gpu.Sizes((32,), entries=128, tokens=32, heads=2, head_size=8, repeat=1)
+    said: list[str] = []
+    rows = _gpu.bench_on(torch.device("cpu"), sizes, said.append)
+    assert [row.operation for row in rows][-2:] == ["attention 1.5-entmax", "attention sparsemax"]
+    assert len(said) == len(rows) == 7
+    table = _gpu.table_of(rows)
+    assert table.count("\n|") == 9
+    for other in ("softmax", "SDPA", "flash_attn", "adasplash failed (NotImplementedError)"):
+        assert other in table
 
 
 def test_the_bench_refuses_wrong_answers() -> None:

@@ -17,14 +17,14 @@ import hopfy
 
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
-SOURCE = Path(hopfy.__file__).parents[1]
+PATHS = (str(Path(hopfy.__file__).parents[1]), str(HERE / "interpreted"))
 
 
 def run(laws: str, select: str) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "-m", select]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(HERE / "interpreted" / laws)],
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "TRITON_INTERPRET": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "TRITON_INTERPRET": "1"},
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,
@@ -44,6 +44,6 @@ def test_laws(laws: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("laws", ["rows.py", "attention.py"])
+@pytest.mark.parametrize("laws", ["rows.py", "attention.py", "devices.py"])
 def test_more_laws(laws: str) -> None:
     run(laws, "slow")

@@ -15,6 +15,7 @@ from hopfy.bench._classic import bench_classic
 from hopfy.bench._distributed import bench_distributed
 from hopfy.bench._first_call import bench_first_call
 from hopfy.bench._gpu import bench_gpu
+from hopfy.bench._gpu import table_of as to_paste
 from hopfy.bench._layers import rows as _layers
 from hopfy.bench._maps import bench_maps
 from hopfy.bench._memory import bench_memory
@@ -25,7 +26,7 @@ from hopfy.bench._sequential import bench_sequential
 from hopfy.bench._structures import bench_structures
 from hopfy.bench._tables import table_lines
 
-__all__ = ["NEED_A_GPU", "SUBJECTS", "table_lines"]
+__all__ = ["NEED_A_GPU", "SUBJECTS", "table_lines", "to_paste"]
 
 SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "maps": bench_maps,

@@ -6,6 +6,8 @@ Without a GPU there is nothing to time, and the subject says so.
 from __future__ import annotations
 
 import importlib
+import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +19,24 @@ from torch import Tensor
 import hopfy
 from hopfy import functional as F
 
-__all__ = ["GpuRow", "bench_gpu", "check"]
+__all__ = ["GpuRow", "Sizes", "bench_gpu", "bench_on", "check", "table_of"]
 
-_LENGTHS = (512, 2048, 8192, 32_768, 131_072)
-_ENTRIES = 1 << 26  # of scores in one call of a map
-_TOKENS = 1 << 15  # of queries in one call of attention
-_HEADS, _SIZE = 8, 64
 _ROW_TOLERANCE = 2e-6
 _ATTENTION_TOLERANCE = 4e-3  # float16 inputs and outputs
 
 Call = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured."""
+
+    lengths: tuple[int, ...] = (512, 2048, 8192, 32_768, 131_072)
+    entries: int = 1 << 26  # of scores in one call of a map
+    tokens: int = 1 << 15  # of queries in one call of attention
+    heads: int = 8
+    head_size: int = 64
+    repeat: int = 10
 
 
 @dataclass(frozen=True)
@@ -49,15 +59,19 @@ def bench_gpu(progress: Callable[[str], None] = lambda _: None) -> list[GpuRow]:
             "expected a GPU that torch can use (torch.cuda.is_available()), found none; "
             "the kernels have been checked without one, see docs/gpu.md."
         )
-    device = torch.device("cuda")
+    return bench_on(torch.device("cuda"), Sizes(), progress)
+
+
+def bench_on(device: torch.device, sizes: Sizes, progress: Callable[[str], None]) -> list[GpuRow]:
+    """The same on any device, in any sizes."""
     rows = []
-    for length in _LENGTHS:
+    for length in sizes.lengths:
         for name, call in _maps().items():
             progress(f"{name}, rows of {length}")
-            rows.append(_bench_map(name, call, length, device))
-        for name, omega in (("1.5-entmax", "1.5-entmax"), ("sparsemax", "sparsemax")):
+            rows.append(_bench_map(name, call, length, device, sizes))
+        for name in ("1.5-entmax", "sparsemax"):
             progress(f"{name} attention, {length} keys")
-            rows.append(_bench_attention(name, omega, length, device))
+            rows.append(_bench_attention(name, length, device, sizes))
     return rows
 
 
@@ -82,14 +96,16 @@ def check(ours: Tensor, expected: Tensor, tolerance: float, what: str) -> float:
     return error
 
 
-def _bench_map(name: str, call: Call, length: int, device: torch.device) -> GpuRow:
+def _bench_map(name: str, call: Call, length: int, device: torch.device, sizes: Sizes) -> GpuRow:
     few = torch.randn(16, length, device=device)
     with hopfy.use_backend("reference"):
         expected = call(few.double())
     error = check(call(few), expected, _ROW_TOLERANCE, f"{name}, rows of {length}")
-    scores = torch.randn(_ENTRIES // length, length, device=device, dtype=torch.float16)
+    scores = torch.randn(
+        max(1, sizes.entries // length), length, device=device, dtype=torch.float16
+    )
     softmax = partial(torch.softmax, dim=-1)
-    ours, theirs = _times(call, scores), _times(softmax, scores)
+    ours, theirs = (_times(which, sizes.repeat, scores) for which in (call, softmax))
     return GpuRow(
         name,
         length,
@@ -100,22 +116,22 @@ def _bench_map(name: str, call: Call, length: int, device: torch.device) -> GpuR
     )
 
 
-def _bench_attention(name: str, omega: Any, length: int, device: torch.device) -> GpuRow:
-    heads = max(1, min(_HEADS, _TOKENS * _HEADS // length))
-    shape = (1, heads, length, _SIZE)
+def _bench_attention(omega: str, length: int, device: torch.device, sizes: Sizes) -> GpuRow:
+    heads = max(1, min(sizes.heads, sizes.tokens * sizes.heads // length))
+    shape = (1, heads, length, sizes.head_size)
     q, k, v = (torch.randn(shape, device=device, dtype=torch.float16) * 2 for _ in range(3))
     attention = partial(F.attention, omega=omega)
     part = q[:, :1, :16], k[:, :1], v[:, :1]
     with hopfy.use_backend("reference"):
         few, keys, values = (x.double() for x in part)
         expected, weights = F.attention(few, keys, values, omega=omega, return_weights=True)
-    what = f"{name} attention, {length} keys"
+    what = f"{omega} attention, {length} keys"
     error = check(attention(*part), expected, _ATTENTION_TOLERANCE, what)
-    ours = _times(attention, q, k, v)
+    ours = _times(attention, sizes.repeat, q, k, v)
     others = {"SDPA": torch.nn.functional.scaled_dot_product_attention, **_other_packages()}
-    ratios = [_ratios(other, _times(call, q, k, v), ours) for other, call in others.items()]
+    ratios = [_compared(other, call, ours, sizes.repeat, q, k, v) for other, call in others.items()]
     return GpuRow(
-        f"attention {name}",
+        f"attention {omega}",
         length,
         *ours,
         selected=(weights > 0).double().mean().item(),
@@ -137,15 +153,47 @@ def _other_packages() -> dict[str, Call]:
                 *(x.transpose(1, 2) for x in (q, k, v))
             ).transpose(1, 2)
         else:
-            found[package] = call
+            wanted = {"alpha": 1.5, "is_causal": False}
+            known = inspect.signature(call).parameters
+            found[package] = partial(call, **{k: v for k, v in wanted.items() if k in known})
     return found
+
+
+def _compared(
+    name: str, call: Call, ours: tuple[float, float], repeat: int, *inputs: Tensor
+) -> str:
+    """Another package's time over ours; what it does not serve is no reason to stop."""
+    try:
+        theirs = _times(call, repeat, *inputs)
+    except Exception as error:
+        return f"{name} failed ({type(error).__name__})"
+    return _ratios(name, theirs, ours)
+
+
+def table_of(rows: list[GpuRow]) -> str:
+    """The rows as a table to paste into an issue, under the device and the versions."""
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else "no GPU"
+    triton = importlib.import_module("triton").__version__
+    lines = [
+        f"{device}, torch {torch.__version__}, triton {triton}, hopfy {hopfy.__version__}",
+        "",
+        "| operation | length | forward ms | both ms | selected | error | others' time / ours |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    lines += [
+        f"| {row.operation} | {row.length:,} | {row.forward_ms:.3g} | {row.forward_backward_ms:.3g} "
+        f"| {row.selected:.2%} | {row.error:.1e} | {row.over} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
 
 
 def _ratios(name: str, theirs: tuple[float, float], ours: tuple[float, float]) -> str:
     return f"{name} {theirs[0] / ours[0]:.2f} / {theirs[1] / ours[1]:.2f}"
 
 
-def _times(call: Call, *inputs: Tensor) -> tuple[float, float]:
+def _times(call: Call, repeat: int, *inputs: Tensor) -> tuple[float, float]:
     """Milliseconds of forward, and of forward and backward: the median of several runs."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     cotangent = torch.randn_like(call(*inputs))
@@ -153,19 +201,29 @@ def _times(call: Call, *inputs: Tensor) -> tuple[float, float]:
     def both() -> None:
         torch.autograd.grad(call(*leaves), leaves, cotangent)
 
-    return _median(lambda: call(*inputs)), _median(both)
+    device = inputs[0].device
+    return _median(lambda: call(*inputs), device, repeat), _median(both, device, repeat)
 
 
-def _median(run: Callable[[], Any], repeat: int = 10) -> float:
+def _median(run: Callable[[], Any], device: torch.device, repeat: int) -> float:
+    for _ in range(min(3, repeat)):
+        run()
+    measure = _by_events if device.type == "cuda" else _by_clock
+    times = sorted(measure(run) for _ in range(repeat))
+    return times[len(times) // 2]
+
+
+def _by_events(run: Callable[[], Any]) -> float:
     event: Any = torch.cuda.Event
-    for _ in range(3):
-        run()
-    times: list[float] = []
-    for _ in range(repeat):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(float(begin.elapsed_time(end)))
-    return sorted(times)[len(times) // 2]
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _by_clock(run: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - begin)

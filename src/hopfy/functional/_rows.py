@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import Rule, as_dim, as_mask, as_parameter, as_scores
 from hopfy._runtime.backends import backend_for
-from hopfy._runtime.dispatch import records_gradients
+from hopfy._runtime.dispatch import is_compiling, records_gradients
 
 __all__ = ["along_rows", "budget_of_rows", "checked"]
 
@@ -37,7 +37,7 @@ def along_rows(
 
 def _served_as_they_are(rows: Tensor) -> bool:
     """Whether a kernel reads half precision itself; gradients need weights in float32."""
-    return backend_for(rows) == "triton" and not records_gradients(rows)
+    return not is_compiling() and backend_for(rows) == "triton" and not records_gradients(rows)
 
 
 def checked(scores: Tensor, dim: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from pretend import device, to_device, to_host
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 import hopfy
 from hopfy import functional as F
@@ -132,10 +133,11 @@ def _with_learned_bias(to: Move) -> Any:
     return output, *_gradients(output, *qkv, bias)
 
 
-def _with_lower_right(to: Move) -> Any:
-    from torch.nn.attention.bias import causal_lower_right
+LOWER_RIGHT = causal_lower_right(7, 11)
 
-    return _attention(to, attn_mask=causal_lower_right(7, 11))
+
+def _with_lower_right(to: Move) -> Any:
+    return _attention(to, attn_mask=LOWER_RIGHT)
 
 
 def _with_alpha(to: Move) -> Any:
@@ -214,11 +216,18 @@ def _compare(case: Case, tolerance: float = 1e-5) -> str:
 
 
 @pytest.mark.parametrize("name", MAPS)
+def test_the_gradient_of_every_map(name: str) -> None:
+    assert _compare(map_cases(name)["gradient"]) == documented(f"F.{name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
 def test_every_option_of_a_map(name: str) -> None:
     ways = {option: _compare(case) for option, case in map_cases(name).items()}
     assert ways["forward"] == ways["gradient"] == documented(f"F.{name}"), ways
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
 def test_other_functions(name: str) -> None:
     _compare(MORE[name])
@@ -229,6 +238,7 @@ def test_every_option_of_attention(name: str) -> None:
     assert _compare(ATTENTION[name]) == documented(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAPS)
 def test_plain_torch_serves_every_option(name: str) -> None:
     """Without Triton."""
@@ -237,6 +247,7 @@ def test_plain_torch_serves_every_option(name: str) -> None:
             assert _compare(case, 2e-5) != "kernel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTENTION)
 def test_plain_torch_serves_attention(name: str) -> None:
     with hopfy.use_backend("reference"):

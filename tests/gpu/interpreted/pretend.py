@@ -65,6 +65,10 @@ class OnDevice(Tensor):
         made.inner = inner.detach()
         return made
 
+    def tolist(self) -> Any:
+        _log.reads += 1
+        return self.inner.tolist()
+
     def __repr__(self) -> str:
         return f"OnDevice({self.inner!r})"
 
@@ -98,7 +102,7 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         there = bool(ours)
         if packet is aten.copy_:
             there = isinstance(args[0], OnDevice)
-            _log.copies += not there and args[0].numel() > 1
+            _log.copies += bool(ours) and not there and args[0].numel() > 1
     else:
         there = torch.device(device).type == KIND
         kwargs = {**kwargs, "device": torch.device("cpu")}

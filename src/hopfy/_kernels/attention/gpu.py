@@ -113,7 +113,15 @@ def backward(
     with torch.cuda.device_of(queries):
         outputs = in_queries, in_parameter
         queries_kernel[(across, heads)](
-            *tensors, *outputs, *shared, state.lists, state.used, state.sizes, plan, **call.options
+            *tensors,
+            *outputs,
+            *shared,
+            state.lists,
+            state.used,
+            state.sizes,
+            plan,
+            **call.options,
+            **call.more_registers,
         )
         outputs = in_keys, in_values
         keys_kernel[(along, queries.shape[0])](

@@ -42,8 +42,9 @@ __all__ = [
 
 # A program takes R rows in tiles of B columns. Longer rows than the last tile are read again in every
 # pass, from the cache. Kernels that hold much per entry (many regimes, float64) take smaller tiles.
-_TILES = ((32, 32, 8), (8, 128, 8), (2, 512, 8), (1, 1_024, 8), (1, 2_048, 16))
-_LARGE_TILES = ((1, 4_096, 16), (1, 8_192, 16))
+_TILES = ((8, 128, 8), (2, 512, 8), (1, 1_024, 8), (1, 2_048, 16))
+_LIGHT = ((32, 32, 8), *_TILES, (1, 4_096, 16), (1, 8_192, 16)), (1, 4_096, 16)
+_HEAVY = ((16, 32, 8), *_TILES), (1, 1_024, 8)
 
 
 class Shape(NamedTuple):
@@ -57,9 +58,8 @@ class Shape(NamedTuple):
 
 def shapes(heavy: bool = False) -> list[Shape]:
     """Every shape that `shape_for` can choose, from short rows to rows of any length."""
-    tiles = _TILES if heavy else _TILES + _LARGE_TILES
-    last = (1, 2_048, 16) if heavy else (1, 4_096, 16)
-    return [Shape(r, b, True, warps) for r, b, warps in tiles] + [Shape(*last[:2], False, last[2])]
+    tiles, (r, b, warps) = _HEAVY if heavy else _LIGHT
+    return [Shape(*tile[:2], True, tile[2]) for tile in tiles] + [Shape(r, b, False, warps)]
 
 
 def shape_for(size: int, heavy: bool = False) -> Shape:
