@@ -107,25 +107,37 @@ def warm_up() -> None:
 @app.command(cls=_ListingCommand)
 def bench(
     subjects: Annotated[
-        list[str] | None, typer.Argument(help="Which; by default all but gpu.")
+        list[str] | None,
+        typer.Argument(help="Which, or SUBJECT/PART for a part of one; by default all but gpu."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
     """Time hopfy against torch and other packages, after checking the answers."""
-    from hopfy.bench import NEED_A_GPU, SUBJECTS, table_lines, to_paste
+    from hopfy.bench import NEED_A_GPU, PARTS, SUBJECTS, table_lines, to_paste
 
     for subject in subjects or [name for name in SUBJECTS if name not in NEED_A_GPU]:
-        if subject not in SUBJECTS:
-            raise _error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}.", 2)
+        whole = subject.partition("/")[0]
+        if subject not in SUBJECTS and subject not in PARTS:
+            parts = [name for name in PARTS if name.startswith(f"{whole}/")]
+            raise _error(f"expected one of {', '.join(parts or SUBJECTS)}, got {subject!r}.", 2)
         if subject in NEED_A_GPU and not torch.cuda.is_available():
             raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
         with ShownStatus(console, subject) as status:
-            measured = SUBJECTS[subject](status.say)
+            measured = PARTS[subject]() if subject in PARTS else SUBJECTS[subject](status.say)
         rows = [_fields(row) for row in measured]
         typer.echo("\n".join([subject, "", *table_lines(rows, console.width), ""]))
-        _record(out / f"{subject}.json", {"rows": rows})
+        path = out / f"{whole}.json"
+        _record(path, {"rows": _others(path, rows) + rows if subject in PARTS else rows})
         if subject in NEED_A_GPU:
             typer.echo(f"Please paste this table into an issue:\n\n{to_paste(measured)}")
+
+
+def _others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The recorded rows that a part does not replace."""
+    if not path.exists():
+        return []
+    names = {row["name"] for row in rows}
+    return [row for row in json.loads(path.read_text())["rows"] if row["name"] not in names]
 
 
 def _fields(row: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopfy.bench._attention import bench_attention
+from hopfy.bench._attention import ATTENTION_PARTS, bench_attention
 from hopfy.bench._busy import bench_busy
 from hopfy.bench._classic import bench_classic
 from hopfy.bench._distributed import bench_distributed
@@ -26,7 +26,7 @@ from hopfy.bench._sequential import bench_sequential
 from hopfy.bench._structures import bench_structures
 from hopfy.bench._tables import table_lines
 
-__all__ = ["NEED_A_GPU", "SUBJECTS", "table_lines", "to_paste"]
+__all__ = ["NEED_A_GPU", "PARTS", "SUBJECTS", "table_lines", "to_paste"]
 
 SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
     "maps": bench_maps,
@@ -46,3 +46,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
 }
 # Subjects that are not part of "all".
 NEED_A_GPU = ("gpu",)
+# Subjects that can run in parts, each named "subject/part".
+PARTS: dict[str, Callable[[], list[Any]]] = {
+    f"attention/{name}": part for name, part in ATTENTION_PARTS.items()
+}

@@ -12,8 +12,6 @@ from hopfy.functional._attention_inputs import Inputs
 
 __all__ = ["sdpa"]
 
-_FLASH = 1  # torch's number of the kernel that never holds all weights
-
 
 def sdpa(inputs: Inputs) -> Tensor:
     """Softmax attention by torch, with zeros for queries that may attend to nothing."""
@@ -25,16 +23,12 @@ def sdpa(inputs: Inputs) -> Tensor:
         torch.is_grad_enabled()
         and (query.requires_grad or key.requires_grad or value.requires_grad)
         and not (mask is not None and mask.requires_grad)
+        and not inputs.dropout  # torch's plain operations, which can be differentiated twice
         and _plain(query)
-        and query.ndim == 4
-        and _flash_will_run(query, key, value, *arguments)
     ):
-        if mask is not None and mask.dtype is torch.bool:  # the kernel itself knows only numbers
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
-        rest = arguments[1:]
-        output: Tensor = _Twice.apply(query, key, value, mask, *rest)  # type: ignore[no-untyped-call]
-        return output if something is None else torch.where(something, output, 0.0)
-    output = _torch_sdpa(query, key, value, *arguments)
+        output: Tensor = _Twice.apply(query, key, value, *arguments)  # type: ignore[no-untyped-call]
+    else:
+        output = _torch_sdpa(query, key, value, *arguments)
     return output if something is None else torch.where(something, output, 0.0)
 
 
@@ -79,40 +73,34 @@ def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     return (bias if mask is None else bias.masked_fill(~allowed, -torch.inf)), something
 
 
-def _flash_will_run(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> bool:
-    """Whether torch would take its flash kernel for the CPU, whose gradient has none of its own."""
-    mask, dropout, causal, scale = arguments
-    choice = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, scale=scale)
-    return bool(choice == _FLASH)
-
-
 class _Twice(torch.autograd.Function):
-    """Torch's flash attention, with a second derivative."""
+    """Torch's attention, which has no second derivative where it takes its flash kernel, with one.
+
+    The first derivative is torch's own, of a graph that is kept inside; the second goes through
+    plain operations.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
-        mask, dropout, causal, scale = arguments
-        output: Tensor
-        output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, dropout, causal, attn_mask=mask, scale=scale
-        )
-        ctx.save_for_backward(q, k, v, output, sums)
-        ctx.arguments = arguments
-        return output
+        with torch.enable_grad():
+            needed = ctx.needs_input_grad[:3]
+            inner = [x.detach().requires_grad_(n) for x, n in zip((q, k, v), needed, strict=True)]
+            output = _torch_sdpa(*inner, *arguments)
+        ctx.save_for_backward(q, k, v)
+        ctx.inner, ctx.output, ctx.arguments = inner, output, arguments
+        return output.detach()
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        q, k, v, output, sums = ctx.saved_tensors
-        mask, dropout, causal, scale = ctx.arguments
-        if not torch.is_grad_enabled():
-            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                cotangent, q, k, v, output, sums, dropout, causal, attn_mask=mask, scale=scale
-            )
-            return *found, None, None, None, None
-        # Someone differentiates twice: torch's plain operations record the way.
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            output = _torch_sdpa(q, k, v, *ctx.arguments)
+        inputs, output = ctx.inner, ctx.output
+        again = torch.is_grad_enabled()
+        if again:
+            inputs = ctx.saved_tensors
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                output = _torch_sdpa(*inputs, *ctx.arguments)
         needed = ctx.needs_input_grad[:3]
-        wanted = [x for x, need in zip((q, k, v), needed, strict=True) if need]
-        gradients = iter(torch.autograd.grad(output, wanted, cotangent, create_graph=True))
-        return *(next(gradients) if need else None for need in needed), None, None, None, None
+        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+        found = iter(
+            torch.autograd.grad(output, wanted, cotangent, retain_graph=True, create_graph=again)
+        )
+        return *(next(found) if need else None for need in needed), None, None, None, None

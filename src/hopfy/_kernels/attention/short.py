@@ -23,6 +23,8 @@ _ROW = 512
 # The exponents of maps with a smaller alpha, and the slopes of those with a larger, need more digits.
 _SMALLEST_ALPHA, _LARGEST_ALPHA = 1.02, 3.0
 
+# Entries touched for each score: below some 10,000 scores a second thread costs more than it saves.
+_WORK = 2
 _NOTHING = torch.zeros((), device="cpu")
 
 
@@ -63,7 +65,7 @@ def solve(kernels: Any, scores: Tensor, alpha: np.ndarray[Any, Any], kind: str) 
         kernel = kernels.short_steep
     else:
         kernel, arrays = kernels.short_weights, (*arrays, kind == "normmax")
-    return all(over_rows(kernel, scores.shape[0], 8 * scores.numel(), *arrays))
+    return all(over_rows(kernel, scores.shape[0], _WORK * scores.numel(), *arrays))
 
 
 def through(
@@ -82,7 +84,7 @@ def through(
         kernel = kernels.norm_through
     else:
         kernel = kernels.steep_through if alpha[0] > 2 else kernels.short_through
-    over_rows(kernel, weights.shape[0], 4 * weights.numel(), *arrays)
+    over_rows(kernel, weights.shape[0], _WORK * weights.numel(), *arrays)
 
 
 def forward(
