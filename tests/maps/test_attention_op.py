@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ import hopfy
 from hopfy import functional as F
 from hopfy.functional._attention_op import attention_op
 
+attention_module = sys.modules[F.attention.__module__]
 OMEGAS = ["sparsemax", "1.3-entmax", "2-normmax", "2-subsets"]
 
 
@@ -19,22 +22,24 @@ def inputs(dtype: torch.dtype = torch.float64, length: int = 12) -> list[Tensor]
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-def operands(kind: str, parameter: float, **visible) -> tuple:
+def operands(kind: str, parameter: float, dropout: float = 0.0, **visible) -> tuple:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, n, d, requires_grad=True) for n, d in ((6, 4), (9, 4), (9, 3)))
     number = torch.tensor(parameter, dtype=torch.float64, requires_grad=kind != "ksubsets")
     parts = [visible.get(name) for name in ("mask", "mask_of", "bias", "bias_of", "causal")]
-    return q, k, v, number, *parts, 6, kind, 0.5
+    parts.insert(4, torch.tensor(7) if dropout else None)
+    return q, k, v, number, *parts, 6, kind, 0.5, dropout
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         operands("entmax", 1.5),
+        operands("entmax", 1.5, dropout=0.4),
         operands("normmax", 3.0, causal=0),
         operands("ksubsets", 2.0, mask=torch.rand(1, 6, 9) > 0.3, mask_of=torch.zeros(2).long()),
     ],
-    ids=["entmax", "normmax-causal", "ksubsets-mask"],
+    ids=["entmax", "dropout", "normmax-causal", "ksubsets-mask"],
 )
 def test_torch_accepts_the_operator(arguments: tuple) -> None:
     torch.library.opcheck(attention_op, arguments)
@@ -84,6 +89,55 @@ def test_a_compiled_graph_holds_no_weights(omega: str) -> None:
     for graph in backend.graphs:
         assert "hopfy.attention" in graph.code
         assert max(sizes(graph)) < length * length
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_dropout_in_a_graph_drops_the_same_weights_twice(omega: str) -> None:
+    """The output is linear in the values, with the weights that the gradient must see, too."""
+    torch._dynamo.reset()
+    length = 48
+    data = inputs(length=length)
+    backend = _Graphs()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.attention(q, k, v, dropout_p=0.5, enable_gqa=True, omega=omega)
+
+    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    first, second = compiled(*data), compiled(*data)
+    assert not torch.equal(first, second)
+    (gradient,) = torch.autograd.grad(second.sum(), data[2])
+    torch.testing.assert_close((gradient * data[2]).sum(), second.sum())
+    assert all(max(sizes(graph)) < length * length for graph in backend.graphs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_in_a_graph_holds_no_weights(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    length = 48
+    data = [x.detach().to(dtype).requires_grad_() for x in inputs(length=length)]
+    backend = _Graphs()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.attention(q, k, v, enable_gqa=True)
+
+    found = torch.compile(attend, fullgraph=True, backend=backend)(*data)
+    found.sum().backward()
+    torch.testing.assert_close(found, attend(*data))
+    assert all(max(sizes(graph)) < length * length for graph in backend.graphs)
+
+
+def test_an_exported_program_computes_few_queries_at_a_time(monkeypatch) -> None:
+    monkeypatch.setattr(attention_module, "_BLOCK", 1 << 12)
+
+    class Attention(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.attention(q, k, v, is_causal=True, omega="sparsemax")
+
+    length = 256
+    x = torch.randn(1, 1, length, 4)
+    program = torch.export.export(Attention(), (x, x, x))
+    assert max(sizes(program.graph_module)) <= 64 * length
+    torch.testing.assert_close(program.module()(x, x, x), Attention()(x, x, x))
 
 
 def test_a_learned_alpha_receives_its_gradient() -> None:

@@ -206,7 +206,9 @@ def training(
     for name, omega in omegas.items():
         calls[name] = step(partial(F.attention, q, k, v, is_causal=is_causal, omega=omega))
     with _threads(threads):
-        times = best_times(calls, rounds=rounds, seconds=40.0, in_a_row=1, clock=_clock(threads))
+        times = best_times(
+            calls, rounds=rounds * threads, seconds=40.0, in_a_row=1, clock=_clock(threads)
+        )
     theirs = times.pop("torch")
     where = where or f"{'causal' if is_causal else 'all pairs'}, length {length}"
     return _training_rows(times, theirs, where + _on(threads), is_causal)

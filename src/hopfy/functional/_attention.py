@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hopfy._facts import named
 from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
@@ -16,6 +17,8 @@ from hopfy.functional._softmax_attention import sdpa
 
 __all__ = ["attend", "attention"]
 
+# Scores of one head that may exist at once.
+_BLOCK = 1 << 20
 _FAMILIES = ("entmax", "normmax", "ksubsets")
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -91,8 +94,48 @@ def _attended(inputs: Inputs, omega: Any, need_weights: bool) -> tuple[Tensor, T
     output = None if need_weights else _without_weights(inputs, omega)
     if output is not None:
         return output, None
+    if not need_weights and _can_be_divided(inputs, omega):
+        return _by_blocks(inputs, omega), None
     output, weights = _dense(inputs, omega)
     return output, weights if need_weights else None
+
+
+def _can_be_divided(inputs: Inputs, omega: Any) -> bool:
+    """Whether some queries at a time are cheaper than all weights at once, and give the same."""
+    sizes: tuple[Any, ...] = inputs.weights_shape[-2:]
+    if not all(type(size) is int for size in sizes):  # a length that varies in a graph
+        return False
+    rows, keys = sizes
+    return (
+        rows * keys > _BLOCK
+        and not getattr(omega, "varies_by_row", True)  # a map need not be an Omega
+        and not (is_compiling() and not torch.compiler.is_exporting())
+        and not forward_mode_is_active()
+    )
+
+
+def _by_blocks(inputs: Inputs, omega: Any) -> Tensor:
+    """`_dense` for some queries at a time; the backward pass computes the weights again."""
+    rows, keys = inputs.weights_shape[-2:]
+    step = max(64, _BLOCK // (2 * keys))
+    parts = [inputs.rows(first, min(first + step, rows)) for first in range(0, rows, step)]
+    tensors = (inputs.query, inputs.key, inputs.value, inputs.bias, *_tensors(omega))
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        found = [
+            checkpoint(
+                lambda part=part: _dense(part, omega)[0],
+                use_reentrant=False,
+                preserve_rng_state=bool(inputs.dropout),
+            )
+            for part in parts
+        ]
+    else:
+        found = [_dense(part, omega)[0] for part in parts]
+    return torch.cat(found, -2)
+
+
+def _tensors(omega: Any) -> Any:
+    return omega.tensors().values()
 
 
 def as_map(omega: Any) -> Any:
@@ -143,8 +186,12 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
 
 def _can_be_an_operator(inputs: Inputs) -> bool:
     """Whether a compiled graph may call our kernels: exported programs must run without hopfy."""
-    dtypes = KERNEL_DTYPES.get(inputs.query.device.type, ())
-    return inputs.query.dtype in dtypes and not inputs.dropout and not torch.compiler.is_exporting()
+    device = inputs.query.device.type
+    return (
+        inputs.query.dtype in KERNEL_DTYPES.get(device, ())
+        and not (inputs.dropout and device != "cpu")
+        and not torch.compiler.is_exporting()
+    )
 
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:

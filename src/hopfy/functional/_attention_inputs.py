@@ -50,6 +50,16 @@ class Inputs:
         q, k, v = (x.to(dtype) for x in (self.query, self.key, self.value))
         return replace(self, query=q, key=k, value=v, bias=bias)
 
+    def rows(self, first: int, last: int) -> Inputs:
+        """The same for the queries from ``first`` up to ``last``."""
+        mask, bias = (
+            x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., first:last, :]
+            for x in (self.mask, self.bias)
+        )
+        causal = None if self.causal is None else self.causal + first
+        query = self.query[..., first:last, :]
+        return replace(self, query=query, mask=mask, bias=bias, causal=causal)
+
     def heads_repeated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with as many heads as the queries."""
         if self.repeat == 1:

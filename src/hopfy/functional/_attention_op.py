@@ -7,7 +7,7 @@ memory stays proportional to the number of queries, at the price of one more for
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,7 +41,8 @@ def dense_weights(
 
 _INPUTS = (
     "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? mask, Tensor? mask_of, "
-    "Tensor? bias, Tensor? bias_of, int? causal, int period, str kind, float scale"
+    "Tensor? bias, Tensor? bias_of, Tensor? seed, int? causal, int period, str kind, float scale, "
+    "float dropout"
 )
 _own_op = partial(torch.library.custom_op, mutates_args=())
 
@@ -51,12 +52,10 @@ def attention_op(
     query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, *rest: Any
 ) -> Tensor:
     """Output (G, R, E) of queries (G, R, D); arguments as in `hopfy._kernels.attention`."""
-    visible, kind, scale = _how(*rest)
+    how = _how(*rest)
     q, k, v = (x.contiguous() for x in (query, key, value))
-    found = kernel.forward(q, k, v, visible, kernel.Family(kind, parameter), scale)
-    if found is None:
-        return dense_weights(q, k, parameter, visible, kind, scale) @ v
-    return found[0]
+    found = how.forward(q, k, v, parameter)
+    return how.dense(q, k, v, parameter) if found is None else found[0]
 
 
 @attention_op.register_fake
@@ -64,18 +63,47 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], value.shape[2])
 
 
+class _How(NamedTuple):
+    """What an operator is told beside its inputs."""
+
+    visible: kernel.Visible
+    kind: str
+    scale: float
+    dropout: float
+    seed: int | None  # of what dropout draws
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, parameter: Tensor) -> Any:
+        """The kernels' output and state, or None where they cannot run."""
+        family = kernel.Family(self.kind, parameter)
+        return kernel.forward(
+            q, k, v, self.visible, family, self.scale, self.dropout, seed=self.seed
+        )
+
+    def dense(self, q: Tensor, k: Tensor, v: Tensor, parameter: Tensor) -> Tensor:
+        """The same output by way of all weights."""
+        weights = dense_weights(q, k, parameter, self.visible, self.kind, self.scale)
+        if self.dropout and self.seed is not None:
+            chance = torch.full_like(weights, 1 - self.dropout).detach()
+            generator = torch.Generator().manual_seed(self.seed)
+            drawn = torch.bernoulli(chance, generator=generator)
+            weights = weights * (drawn / (1 - self.dropout) if self.dropout < 1 else drawn)
+        return weights @ v
+
+
 def _how(
     mask: Tensor | None,
     mask_of: Tensor | None,
     bias: Tensor | None,
     bias_of: Tensor | None,
+    seed: Tensor | None,
     causal: int | None,
     period: int,
     kind: str,
     scale: float,
-) -> tuple[kernel.Visible, str, float]:
-    """What is visible to a query, the kind of the map and the scale of the scores."""
-    return kernel.Visible(period, mask, mask_of, bias, bias_of, causal), kind, scale
+    dropout: float,
+) -> _How:
+    visible = kernel.Visible(period, mask, mask_of, bias, bias_of, causal)
+    return _How(visible, kind, scale, dropout, None if seed is None else int(seed))
 
 
 @_own_op(
@@ -86,15 +114,14 @@ def _backward_op(
     cotangent: Tensor, query: Tensor, key: Tensor, value: Tensor, parameter: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values and the parameter (zeros unless it is wanted)."""
-    *how, wanted = rest
-    visible, kind, scale = _how(*how)
+    how, wanted = _how(*rest[:-1]), rest[-1]
     q, k, v, outside = (x.contiguous() for x in (query, key, value, cotangent))
-    found = kernel.forward(q, k, v, visible, kernel.Family(kind, parameter), scale)
+    found = how.forward(q, k, v, parameter)
     if found is None:
         with torch.enable_grad():
             inputs = [x.detach().requires_grad_() for x in (q, k, v, parameter)]
-            weights = dense_weights(inputs[0], inputs[1], inputs[3], visible, kind, scale)
-            gradients = torch.autograd.grad(weights @ inputs[2], inputs, outside)
+            output = how.dense(*inputs)
+            gradients = torch.autograd.grad(output, inputs, outside)
         return gradients[0], gradients[1], gradients[2], gradients[3]
     *three, along = kernel.backward(found[1], q, k, v, outside, wanted)
     if along is None:
@@ -114,14 +141,14 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:8])
-    ctx.rest = inputs[8:]
+    ctx.save_for_backward(*inputs[:9])
+    ctx.rest = inputs[9:]
 
 
 def _differentiate(ctx: Any, cotangent: Tensor) -> Any:
     wanted = ctx.needs_input_grad[3]
     q, k, v, own = _backward_op(cotangent, *ctx.saved_tensors, *ctx.rest, wanted)
-    return q, k, v, own if wanted else None, *(None,) * 8
+    return q, k, v, own if wanted else None, *(None,) * 10
 
 
 attention_op.register_autograd(_differentiate, setup_context=_keep)

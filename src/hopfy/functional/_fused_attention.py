@@ -34,6 +34,8 @@ def traced(inputs: Inputs, kind: str, parameter: float | Tensor) -> Tensor:
     """The same as one operator in a compiled graph."""
     query, key, value, number, call = _arguments(inputs, kind, parameter, "cpu")
     visible = call.visible
+    # Drawn in the graph, so that the backward pass drops the same weights.
+    seed = torch.randint(1 << 62, (), device="cpu") if inputs.dropout else None
     output: Tensor = attention_op(
         *call.grouped(query, key, value),
         number,
@@ -41,10 +43,12 @@ def traced(inputs: Inputs, kind: str, parameter: float | Tensor) -> Tensor:
         visible.mask_of,
         visible.bias,
         visible.bias_of,
+        seed,
         visible.causal,
         visible.period,
         kind,
         inputs.scale,
+        inputs.dropout,
     )
     return output.view(*query.shape[:-1], output.shape[-1])
 

@@ -84,7 +84,9 @@ class _Twice(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
         with torch.enable_grad():
             needed = ctx.needs_input_grad[:3]
-            inner = [x.detach().requires_grad_(n) for x, n in zip((q, k, v), needed, strict=True)]
+            inner: Any = [
+                x.detach().requires_grad_(n) for x, n in zip((q, k, v), needed, strict=True)
+            ]
             output = _torch_sdpa(*inner, *arguments)
         ctx.save_for_backward(q, k, v)
         ctx.inner, ctx.output, ctx.arguments = inner, output, arguments

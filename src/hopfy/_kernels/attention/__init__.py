@@ -54,16 +54,19 @@ def forward(
     scale: float = 1.0,
     dropout: float = 0.0,
     backend: str | None = None,
+    seed: int | None = None,
 ) -> tuple[Tensor, Any] | None:
     """Output (G, R, E) and what `backward` needs; None where no backend can run.
 
-    ``backend`` is what `backend_for` says, if the caller has asked it already.
+    ``backend`` is what `backend_for` says, if the caller has asked it already. Dropout with the same
+    ``seed`` drops the same weights; without one torch's generator draws it.
     """
     backend = backend_for(queries) if backend is None else backend
     if backend not in _MODULES:
         return None
+    more = () if seed is None else (seed,)
     found: tuple[Tensor, Any] | None = _module(backend).forward(
-        queries, keys, values, visible, family, scale, dropout
+        queries, keys, values, visible, family, scale, dropout, *more
     )
     return found
 

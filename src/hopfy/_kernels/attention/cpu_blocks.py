@@ -55,6 +55,7 @@ def forward(
     family: Family,
     scale: float = 1.0,
     dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Tensor, State | short.State] | None:
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
     kernels: Any = compiled("attention.cpu")
@@ -67,7 +68,7 @@ def forward(
                 return quick
     if kernels is None or not (small or finite_scores(queries, keys, scale)):
         return None
-    state = prepare(kernels, queries, keys, visible, family, scale, dropout)
+    state = prepare(kernels, queries, keys, visible, family, scale, dropout, seed)
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
     if queries.shape[1] <= _FEW_QUERIES and _few_forward(queries, keys, values, state, output):
         return output, state

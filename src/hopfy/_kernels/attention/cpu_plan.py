@@ -111,10 +111,12 @@ def prepare(
     family: Family,
     scale: float,
     dropout: float,
+    seed: int | None = None,
 ) -> State:
     groups, rows, _ = queries.shape
     low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
-    seed = int(torch.randint(1 << 62, ())) if dropout else 0
+    if seed is None:
+        seed = int(torch.randint(1 << 62, ())) if dropout else 0
     blocks = _blocks(groups, rows, keys.shape[1], visible.period)
     if visible.restricts:
         blocks = [_hull(block, low, high, rows) for block in blocks]
