@@ -192,3 +192,18 @@ def test_second_derivatives(omega: str) -> None:
     wanted = torch.autograd.grad(first.square().sum(), double)
     for got, want in zip(second, wanted, strict=True):
         torch.testing.assert_close(got.double(), want, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("omega", ["sparsemax", "1.3-entmax", "2-normmax", "3-entmax", "3-subsets"])
+@pytest.mark.parametrize("value", [1.0, float("nan"), float("inf")])
+def test_one_query_over_many_keys(omega: str, value: float) -> None:
+    """It equals the same query among others, also where a query of another head is not finite."""
+    data = [x.detach() for x in inputs(7, 300)]
+    data[0][1, 2, 4] *= value
+    one = [data[0][:, :, 4:5].clone().requires_grad_(), *(x.requires_grad_() for x in data[1:])]
+    output, wanted = F.attention(*one, omega=omega), F.attention(*data, omega=omega)[:, :, 4:5]
+    torch.testing.assert_close(output, wanted, atol=2e-5, rtol=2e-5, equal_nan=True)
+    if value == 1:
+        cotangent = torch.randn_like(output)
+        ours, theirs = (torch.autograd.grad(x, data[1:], cotangent) for x in (output, wanted))
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

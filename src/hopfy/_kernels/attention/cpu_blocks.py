@@ -72,10 +72,17 @@ def forward(
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
     if queries.shape[1] <= _FEW_QUERIES and _few_forward(queries, keys, values, state, output):
         return output, state
-    if small:
-        _small_forward(kernels, queries, keys, values, state, output)
-        return output, state
+    run = _small_forward if small else _blocks_forward
+    run(kernels, queries, keys, values, state, output)
+    return output, state
+
+
+def _blocks_forward(
+    kernels: Any, queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
+) -> None:
+    """One block of scores after the other; what a block selects is kept if it is little."""
     work = _Buffers(queries, state)
+    dropout = state.dropout
     dense = False  # as the block before: neighbors are alike
     found: Selected | None
     room = 2 * (queries.shape[2] + values.shape[2])  # entries per row worth keeping
@@ -103,7 +110,6 @@ def forward(
             _gather(kernels, part, values, output, state.first(block))
             keep = chosen <= room * block.rows or bool(dropout)
             state.supports.append(part if keep else None)
-    return output, state
 
 
 def _few_forward(
@@ -133,9 +139,11 @@ def _few_forward(
         counts.numpy(),
         output.numpy(),
     )
+    if not all(done):
+        return False
     state.blocks = [Block(0, queries.shape[0], 0, queries.shape[1], 0, keys.shape[1])]
     state.supports = [found]
-    return all(done)
+    return True
 
 
 def _selects(state: State) -> bool:
