@@ -10,8 +10,8 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import NamedTuple
 
@@ -39,30 +39,55 @@ def warm_up(progress: Callable[[str], None] = lambda _: None, processes: int = 2
     """Run every group in a process of its own, ``processes`` at a time; return how many there are.
 
     The machine code stays on disk (see `hopfy._runtime.kernel_cache`), so that later processes start
-    at once. ``progress`` is told what is done and what is left.
+    at once. ``progress`` is told what is left. Interrupted, it ends its processes; what they have
+    compiled until then stays.
     """
-    with ThreadPoolExecutor(max(1, processes)) as pool:
-        waiting = {pool.submit(_in_a_process, name): name for name in GROUPS}
-        left = list(GROUPS)
-        progress(f"{len(left)} groups left: {', '.join(left)}")
-        for done in as_completed(waiting):
-            done.result()
-            left.remove(waiting[done])
-            progress(f"{len(left)} groups left: {', '.join(left)}")
+    waiting, running = list(GROUPS), dict[str, subprocess.Popen[str]]()
+    try:
+        progress(_left(waiting))
+        while waiting or running:
+            while waiting and len(running) < max(1, processes):
+                name = waiting.pop(0)
+                running[name] = _start(name)
+            ended = _next_to_end(running)
+            _check(ended, running.pop(ended))
+            progress(_left([*running, *waiting]))
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
     return len(GROUPS)
 
 
-def _in_a_process(name: str) -> None:
-    ended = subprocess.run(
+def _left(names: list[str]) -> str:
+    return f"{len(names)} groups left{': ' if names else ''}{', '.join(names)}"
+
+
+def _start(name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "hopfy._warm_up", name],
         env=os.environ | {"OMP_NUM_THREADS": "1", "HOPFY_QUIET": "1"},
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_LIMIT,
-        check=False,
     )
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
+
+
+def _next_to_end(running: dict[str, subprocess.Popen[str]]) -> str:
+    """Wait until a process has ended; the limit begins anew with each that ends."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < _LIMIT:
+        for name, process in running.items():
+            if process.poll() is not None:
+                return name
+        time.sleep(0.02)
+    raise RuntimeError(f"compiling {', '.join(running)} takes more than {_LIMIT:.0f} seconds.")
+
+
+def _check(name: str, process: subprocess.Popen[str]) -> None:
+    said = process.communicate()[1]
+    if process.returncode:
+        last = said.strip().splitlines()[-1:] or ["no message"]
         raise RuntimeError(f"compiling {name} failed: {last[0]}")
 
 

@@ -30,12 +30,60 @@ def test_a_failure_names_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
         _warm_up.warm_up()
 
 
+def _run_instead(monkeypatch: pytest.MonkeyPatch, code: str) -> list[subprocess.Popen[str]]:
+    """Let every group run this code; the list fills with the processes."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    monkeypatch.setattr(_warm_up, "_start", start)
+    return started
+
+
 def test_progress_counts_the_groups_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(_warm_up, "_in_a_process", done.append)
+    started = _run_instead(monkeypatch, "pass")
     said: list[str] = []
-    assert _warm_up.warm_up(said.append) == len(_warm_up.GROUPS) == len(done)
-    assert [int(line.split()[0]) for line in said] == list(range(len(done), -1, -1))
+    assert _warm_up.warm_up(said.append) == len(_warm_up.GROUPS) == len(started)
+    assert [int(line.split()[0]) for line in said] == list(range(len(started), -1, -1))
+
+
+def test_as_many_processes_at_a_time_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _run_instead(monkeypatch, "import time; time.sleep(0.05)")
+    most = 0
+
+    def look(_: str) -> None:
+        nonlocal most
+        most = max(most, sum(process.poll() is None for process in started))
+
+    monkeypatch.setattr(_warm_up.time, "sleep", lambda _: look(""))
+    _warm_up.warm_up(processes=2)
+    assert most == 2
+
+
+def test_an_interruption_ends_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _run_instead(monkeypatch, "import time; time.sleep(600)")
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_warm_up.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        _warm_up.warm_up(processes=2)
+    assert [process.returncode is not None for process in started] == [True, True]
+
+
+def test_the_second_run_finds_all_compiled(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hopfy._warm_up", "images"]
+    own = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    written = []
+    for _ in range(2):
+        subprocess.run(command, env=own, check=True)
+        files = (tmp_path / "hopfy").glob("*.kernel")
+        written.append({path.name: path.stat().st_mtime_ns for path in files})
+    assert written[0] == written[1] != {}
 
 
 @pytest.mark.slow
