@@ -210,3 +210,19 @@ def test_another_numba_compiles_helpers_as_usual(tmp_path):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert [round(x, 6) for x in json.loads(done.stdout)] == [0.6, 0.4, 0.0]
+
+
+def test_parts_are_linked_after_all_that_call_them() -> None:
+    """LLVM drops what nothing calls yet: a part that two others share, and others' libraries."""
+    parts = pytest.importorskip("hopfy._runtime.parts")
+
+    class Part(parts._PartLibrary):
+        def __init__(self, *called: object) -> None:
+            self._linking_libraries = list(called)
+
+    others = object()
+    last = Part(others)
+    second = Part(last)
+    first = Part(second, last, others)
+    for given in ([others, last, first], [first, last], [last, second, first, others]):
+        assert parts._in_linking_order(given) == [first, second, last, others]

@@ -118,7 +118,7 @@ def _stamp(source: Path) -> bytes:
     return stamp.digest()
 
 
-_IMPORT = re.compile(r"^from hopfy\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_IMPORT = re.compile(r"^ *from hopfy\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
 def _with_imports(source: Path) -> set[Path]:

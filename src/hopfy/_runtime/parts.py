@@ -32,16 +32,35 @@ class _KernelLibrary(JITCodeLibrary):
     """Code that Python calls, with all parts that it or its parts call."""
 
     def finalize(self):
-        found = dict.fromkeys(self._linking_libraries)
-        waiting = list(found)
-        while waiting:
-            library = waiting.pop()
-            if isinstance(library, _PartLibrary):
-                new = [each for each in library._linking_libraries if each not in found]
-                found.update(dict.fromkeys(new))
-                waiting += new
-        self._linking_libraries = list(found)
+        self._linking_libraries = _in_linking_order(self._linking_libraries)
         super().finalize()
+
+    def _verify_declare_only_symbols(self):
+        super()._verify_declare_only_symbols()
+        for function in self._final_module.functions:
+            if function.is_declaration and function.name.startswith(("_ZN5hopfy", "NRT_incref")):
+                raise AssertionError(f"expected code for {function.name}, but nothing defines it.")
+
+
+def _in_linking_order(libraries):
+    """All that these parts call, each after everything that calls it, and other libraries last.
+
+    LLVM drops a definition to which nothing refers at the time it is linked.
+    """
+    done, parts, others = set(), [], {}
+
+    def visit(library):
+        if not isinstance(library, _PartLibrary):
+            others[library] = None
+        elif library not in done:
+            done.add(library)
+            for called in library._linking_libraries:
+                visit(called)
+            parts.append(library)
+
+    for library in libraries:
+        visit(library)
+    return [*reversed(parts), *others]
 
 
 class _PartLibrary(JITCodeLibrary):
