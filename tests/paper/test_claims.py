@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hopfy.paper._published import METASTABLE_STATES, SIZES
 from hopfy.paper.claims import CLAIMS, Recorded, as_markdown, judge
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,112 @@ def test_claims_about_table_2(tmp_path, changed, expected):
     found = [
         verdict.holds for claim, verdict in judge(Recorded(tmp_path)) if claim.section == "5.3"
     ]
+    assert found == expected
+
+
+def _table1(queries: int = 10_000) -> dict:
+    """The published Table 1 as if it had been measured."""
+    columns = [
+        {
+            "omega": each.omega,
+            "beta": each.beta,
+            "percent": dict(zip(SIZES, each.percent, strict=True)),
+        }
+        for each in METASTABLE_STATES
+    ]
+    return {"queries": queries, "columns": columns}
+
+
+def _percent(table1: dict, omega: str, beta: float) -> dict:
+    (found,) = [c for c in table1["columns"] if (c["omega"], c["beta"]) == (omega, beta)]
+    return found["percent"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ((), [True, True, True]),
+        (("2-entmax", 0.1, "1", 10.0), [False, True, True]),
+        (("2-normmax", 0.1, "2", 60.0), [True, False, True]),
+        (("8-subsets", 1.0, "10+", 99.0), [True, True, False]),
+    ],
+)
+def test_claims_about_table_1(tmp_path, changed, expected):
+    results = _table1()
+    if changed:
+        omega, beta, size, value = changed
+        _percent(results, omega, beta)[size] = value
+    (tmp_path / "table1.json").write_text(json.dumps({"results": results}))
+    verdicts = [each for claim, each in judge(Recorded(tmp_path)) if claim.section == "5.2"]
+    assert [each.holds for each in verdicts] == expected
+    assert not any("queries)" in each.ours for each in verdicts)
+
+
+def test_a_part_of_table_1_is_named(tmp_path):
+    (tmp_path / "table1.json").write_text(json.dumps(_table1(4000)))
+    for claim, verdict in judge(Recorded(tmp_path)):
+        assert ("first 4,000 of 10,000" in verdict.ours) == (claim.section == "5.2")
+
+
+def _fig3(**changed: float) -> dict:
+    measured = [
+        {"map": name, "beta": beta, "single_percent": 10.0 * place * beta, "evenness": 0.995}
+        for beta in (1.0, 4.0)
+        for place, name in enumerate(("1-entmax", "1.5-entmax", "2-entmax", "5-normmax"))
+    ]
+    measured[-1].update(changed if "evenness" in changed else {})
+    measured[-2].update(changed if "single_percent" in changed else {})
+    return {"measured": measured}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, [True, True]),
+        ({"single_percent": 1.0}, [False, True]),
+        ({"evenness": 0.98}, [True, False]),
+    ],
+)
+def test_claims_about_figure_3(tmp_path, changed, expected):
+    (tmp_path / "fig3.json").write_text(json.dumps(_fig3(**changed)))
+    found = [each.holds for claim, each in judge(Recorded(tmp_path)) if claim.section == "5.1"]
+    assert found == expected
+
+
+def _rationale(**changed: float | None) -> dict:
+    """Scores of four data sets, spans of two and an overlap, as the paper claims them."""
+    columns = ["SST, F1", "IMDB, F1", "ERASER movies, F1", "AgNews, F1", "Beer, error"]
+    methods = {
+        "k-subsets": [0.8, 0.8, 0.8, 0.8, 0.02],
+        "sequential k-subsets": [0.8, 0.8, 0.8, 0.8, changed.get("beer", 0.02)],
+        "SPECTRA": [0.8, 0.8, 0.8, 0.8, 0.02],
+        "HardKuma": [0.8, changed.get("imdb", 0.8), 0.8, 0.8, 0.02],
+    }
+    rows = {
+        "SST, k-subsets": [0.2, 1.5, 0, 0, None],
+        "SST, sequential k-subsets": [0.2, changed.get("span", 1.6), 0, 0, None],
+        "ERASER movies, k-subsets": [0.2, 1.5, 0, 0, 0.3],
+        "ERASER movies, sequential k-subsets": [0.2, 3.0, 0, 0, 0.4],
+        "ERASER movies, SPECTRA": [0.2, 1.5, 0, 0, changed.get("overlap", 0.3)],
+        "ERASER movies, HardKuma": [0.2, 1.5, 0, 0, 0.3],
+    }
+    return {"scores": {"columns": columns, "methods": methods}, "rationales": {"rows": rows}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, [True, True, True]),
+        ({"beer": 0.04}, [False, True, True]),
+        ({"imdb": None}, [None, True, True]),
+        ({"overlap": 0.5}, [True, False, True]),
+        ({"overlap": None}, [True, None, True]),
+        ({"span": 1.4}, [True, True, False]),
+    ],
+)
+def test_claims_about_table_3(tmp_path, changed, expected):
+    (tmp_path / "rationale-laptop.json").write_text(json.dumps(_rationale(**changed)))
+    found = [each.holds for claim, each in judge(Recorded(tmp_path)) if claim.section == "5.4"]
     assert found == expected
 
 
