@@ -41,6 +41,7 @@ __all__ = [
 _BACKENDS = ("auto", "reference", "cpu", "triton")
 _DTYPES = (torch.float32, torch.float64)
 _TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # float32 inside
+_TRITON_VERSION = (3, 9)  # older ones do not take None inside the tuples that our kernels pass
 _ACCELERATORS = ("cuda", "xpu")  # an AMD device calls itself cuda, too
 
 # What kernels serve, by the type of the device.
@@ -91,8 +92,8 @@ class use_backend(ContextDecorator):  # noqa: N801
             )
         if self.name == "triton" and not triton_is_available():
             raise RuntimeError(
-                "the backend 'triton' needs triton, which cannot be imported; install it with "
-                "`pip install triton`, or choose 'auto' or 'reference'."
+                "the backend 'triton' needs triton 3.9 or newer, which cannot be imported; install "
+                "it with `pip install 'triton>=3.9'`, or choose 'auto' or 'reference'."
             )
         self._tokens.append(_chosen.set(self.name))
         return self
@@ -156,12 +157,13 @@ def numba_is_available() -> bool:
 
 @cache
 def triton_is_available() -> bool:
-    """Whether triton can be imported."""
+    """Whether a version of triton that compiles our kernels can be imported."""
     try:
-        import triton  # noqa: F401
+        import triton
     except ImportError:
         return False
-    return True
+    major, minor = triton.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= _TRITON_VERSION
 
 
 # --- loops that only the CPU has ------------------------------------------------------------------

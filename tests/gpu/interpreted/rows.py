@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +48,22 @@ CASES = [
 ]
 SUBSETS = (F.ksubsets, F.entropic_ksubsets)
 FOLDERS = {"capped_sparsemax": "capped"}
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+# One of each kind of search; the others are slow tests.
+QUICK = {
+    "entmax": (1.0, 1.25, 1.5, 2.0, 3.0, INF),
+    "normmax": (1.5, 2.0, 5.0),
+    "ksubsets": (2.5,),
+    "entropic_ksubsets": (2,),
+    "capped_sparsemax": (0.35,),
+}
+
+
+def _marked(case: Case) -> Any:
+    quick = case.parameter in QUICK[case.function.__name__]
+    return pytest.param(case, marks=() if quick else pytest.mark.slow)
+
+
+every_case = pytest.mark.parametrize("case", [_marked(case) for case in CASES], ids=str)
 
 
 def by_triton(case: Case, scores: Tensor, parameter: Tensor | None = None) -> Tensor:
