@@ -51,6 +51,11 @@ def test_table_2_with_the_settings_of_the_reference_code():
         assert f"| {task} | {' | '.join(cells)} |" in ROWS
 
 
+def test_the_noise_of_table_2():
+    for method, own in read("mil-noise")["methods"].items():
+        assert f"| {method} | {' | '.join(f'{number:.1f}' for number in own.values())} |" in ROWS
+
+
 def test_figure_3():
     measured = read("fig3")["results"]["measured"]
     for beta in (1, 4, 10):
