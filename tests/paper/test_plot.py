@@ -216,6 +216,13 @@ def test_attention_has_one_map_for_each_head_and_blank_zeros() -> None:
     assert [label.get_text() for label in axes[0].get_xticklabels()] == ["a", r"\$b\$", "c", "d"]
 
 
+def test_a_key_that_one_head_ignores_counts_as_zeros() -> None:
+    weights = torch.zeros(2, 4, 4)
+    weights[0, :, 0], weights[1] = 1.0, 0.25
+    titles = [ax.get_title() for ax in hopfy.plot.attention(weights)]
+    assert titles == ["head 0: 75% zeros", "head 1: 0% zeros"]
+
+
 def test_padding_does_not_count_as_sparsity() -> None:
     weights = torch.zeros(1, 4, 4)
     weights[0, :2, :2] = 0.5

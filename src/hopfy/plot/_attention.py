@@ -29,7 +29,7 @@ def attention(
     """Heat maps of attention, one for each head; weights of exactly zero stay blank.
 
     The title of a head says which share of the weights is zero, among those that can be anything
-    else: a key that no query of the head may attend to (padding) does not count.
+    else: a key that no head attends to (padding) does not count.
 
     Args:
         weights: (heads, M, N), or (M, N) for one head, as ``return_weights=True`` gives them for
@@ -63,7 +63,7 @@ def attention(
     for ax, head in zip(axes, chosen, strict=True):
         cells = table[head].masked_fill(table[head] == 0, torch.nan)
         ax.imshow(cells.numpy(), cmap=colors, vmin=0, vmax=largest, aspect="auto")
-        ax.set_title(f"head {head}: {_sparsity(table[head]):.0%} zeros", fontsize=9)
+        ax.set_title(f"head {head}: {_sparsity(table[head], table):.0%} zeros", fontsize=9)
         _label(ax.xaxis, column_names, rotation=90)
         _label(ax.yaxis, row_names)
         ax.tick_params(length=0)
