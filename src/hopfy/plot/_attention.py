@@ -97,9 +97,10 @@ def _labels(tokens: Sequence[str] | None, count: int, name: str) -> list[str] | 
     return [str(token).replace("$", r"\$") for token in tokens]
 
 
-def _sparsity(weights: Tensor) -> float:
-    """The share of zeros, without keys that no query attends to and queries that attend to nothing."""
-    used = weights[(weights > 0).any(1)][:, (weights > 0).any(0)]
+def _sparsity(weights: Tensor, table: Tensor) -> float:
+    """The share of zeros of a head, without keys and queries that no head uses: these are padding."""
+    queries, keys = (table > 0).any(2).any(0), (table > 0).any(1).any(0)
+    used = weights[queries][:, keys]
     return float((used == 0).float().mean()) if used.numel() else 1.0
 
 
