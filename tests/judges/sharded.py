@@ -11,6 +11,7 @@ from torch import Tensor
 
 import hopfy
 from hopfy.distributed import ShardedHopfieldNetwork
+from hopfy.distributed import _group as group_module
 from hopfy.distributed import _merge as merge
 from hopfy.search import ExactIndex
 from hopfy.search import _short as short
@@ -130,11 +131,12 @@ def bits_are_those_of_one_index(rank: int, size: int, dtype: torch.dtype) -> Non
 
 
 def bits_hold_in_large_problems(rank: int, size: int, dtype: torch.dtype) -> None:
-    """Searches in two passes, few queries at a time, and small problems that are shared out."""
+    """Searches in two passes, few queries at a time, joined by a tree, solved in shares."""
     with (
         mock.patch.object(short, "_FEW", 0),
         mock.patch.object(merge, "_AT_ONCE", 7),
         mock.patch.object(merge, "_WORTH_SHARING", 0),
+        mock.patch.object(group_module, "_TREE_ABOVE", 0),
     ):
         bits_are_those_of_one_index(rank, size, dtype)
 

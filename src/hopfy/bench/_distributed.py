@@ -1,8 +1,9 @@
 """Two processes beside one, and simulated shards: is the work really shared?
 
 One process holds all patterns; two others hold half of them each. All have one thread, run in turns
-in one session, and are checked to give the same answer first. Wall times need a quiet machine with two
-free cores; the CPU time of each process does not.
+in one session, and are checked to give the same answer first. The bare product of the same queries
+and patterns, on one process and on two at once, shows what the machine itself allows. Wall times
+need a quiet machine with two free cores; the CPU time of each process does not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["DistributedRow", "bench_distributed"]
 _ROUNDS = 7
 _QUERIES = 64
 _BETA = 4.0
+_BLOCK = 8192
+_Times = tuple[float, float, int]
 
 
 class DistributedRow(NamedTuple):
@@ -48,9 +51,9 @@ class DistributedRow(NamedTuple):
     name: str
     milliseconds: float
     cpu: float
-    to_half: float
-    best_to_half: float
-    cpu_to_half: float
+    to_half: float | None
+    best_to_half: float | None
+    cpu_to_half: float | None
     sent: float
     checked: bool
 
@@ -82,10 +85,12 @@ def patterns(first: int, stop: int, size: int, rank: int | None) -> Tensor:
     return torch.cat(found)
 
 
-def cues(count: int, size: int, rank: int | None) -> Tensor:
-    """Damaged copies of the first patterns."""
+def cues(total: int, count: int, size: int, rank: int | None) -> Tensor:
+    """Damaged copies of ``count`` patterns, spread evenly over all ``total`` of them."""
+    places = [(2 * place + 1) * total // (2 * count) for place in range(count)]
+    clean = torch.cat([patterns(place, place + 1, size, rank) for place in places])
     noise = torch.randn(count, size, generator=torch.Generator().manual_seed(99))
-    return patterns(0, count, size, rank) + 0.05 * noise
+    return clean + 0.05 * noise
 
 
 # ------------------------------------------------------------------ real processes
@@ -100,8 +105,8 @@ class _Worker:
         self._process = context.Process(target=_work, args=(there, *task), daemon=True)
         self._process.start()
 
-    def start(self) -> None:
-        self._pipe.send("run")
+    def start(self, what: str) -> None:
+        self._pipe.send(what)
 
     def answer(self) -> Any:
         answer = self._pipe.recv()
@@ -125,7 +130,7 @@ def _work(
         torch.set_num_threads(1)
         first, stop = (0, count) if rank < 0 else (count * rank // size, count * (rank + 1) // size)
         own = patterns(first, stop, width, low)
-        asked = cues(_QUERIES, width, low)
+        asked = cues(count, _QUERIES, width, low)
         network: Any
         if rank < 0:
             network = HopfieldNetwork(own, Tsallis(2.0), _BETA)
@@ -140,13 +145,23 @@ def _work(
     except Exception as error:
         pipe.send(error)
         return
-    while pipe.recv() == "run":
+    while (what := pipe.recv()) != "stop":
         sent = 0 if rank < 0 else network.traffic.sent
         wall, cpu = time.perf_counter(), time.process_time()
-        network.update(asked)
+        if what == "update":
+            network.update(asked)
+        else:
+            _product(asked, own)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         pipe.send((wall, cpu, 0 if rank < 0 else network.traffic.sent - sent))
     os._exit(0)
+
+
+def _product(queries: Tensor, memories: Tensor) -> None:
+    """The bare product, block by block into one buffer: what the machine can share out at best."""
+    buffer = torch.empty(_BLOCK, len(queries))
+    for block in torch.split(memories, _BLOCK):
+        torch.mm(block, queries.mT, out=buffer[: len(block)])
 
 
 def _shared(name: str, count: int, width: int, low: int | None) -> list[DistributedRow]:
@@ -157,10 +172,20 @@ def _shared(name: str, count: int, width: int, low: int | None) -> list[Distribu
         try:
             judge = alone.answer()
             checked = all(torch.equal(worker.answer(), judge) for worker in pair)
-            runs = [(_timed([alone]), _timed(pair)) for _ in range(_ROUNDS)]
+            runs = {
+                what: [(_timed([alone], what), _timed(pair, what)) for _ in range(_ROUNDS)]
+                for what in ("update", "product")
+            }
         finally:
             for worker in (alone, *pair):
                 worker.close()
+    rows = _rows(name, runs["update"], checked)
+    if low is None:  # the product is the same for all patterns
+        rows += _rows(f"{name}, bare product", runs["product"], True)
+    return rows
+
+
+def _rows(name: str, runs: list[tuple[_Times, _Times]], checked: bool) -> list[DistributedRow]:
     ones, twos = zip(*runs, strict=True)
     ratios = sorted(two[0] / (one[0] / 2) for one, two in runs)
     cpu = min(two[1] for two in twos) / (min(one[1] for one in ones) / 2)
@@ -178,10 +203,10 @@ def _shared(name: str, count: int, width: int, low: int | None) -> list[Distribu
     ]  # fmt: skip
 
 
-def _timed(workers: list[_Worker]) -> tuple[float, float, int]:
+def _timed(workers: list[_Worker], what: str) -> _Times:
     """Wall time of the slowest, CPU time of the busiest, bytes sent by one."""
     for worker in workers:
-        worker.start()
+        worker.start(what)
     answers = [worker.answer() for worker in workers]
     return max(a[0] for a in answers), max(a[1] for a in answers), answers[0][2]
 
@@ -195,7 +220,7 @@ def _median(values: list[float]) -> float:
 
 def _simulated(count: int, width: int, shards: int) -> list[DistributedRow]:
     """All-gather and tree: planned milliseconds per query at 50 microseconds and 1 GB/s."""
-    memories, queries = patterns(0, count, width, None), cues(_QUERIES, width, None)
+    memories, queries = patterns(0, count, width, None), cues(count, _QUERIES, width, None)
     run = simulate(memories, queries, Tsallis(2.0), _BETA, shards)
     whole = HopfieldNetwork(memories, Tsallis(2.0), _BETA).retrieve(queries, max_steps=1).support
     checked = whole is not None and all(
@@ -213,9 +238,9 @@ def _simulated(count: int, width: int, shards: int) -> list[DistributedRow]:
                 f"{shards} shards of {count // shards}, {how}",
                 scale * planned,
                 scale * local,
-                float("nan"),
-                float("nan"),
-                float("nan"),
+                None,
+                None,
+                None,
                 sent / _QUERIES,
                 checked,
             )

@@ -25,6 +25,7 @@ from hopfy.distributed._errors import (
     LostProcessError,
     RemoteError,
 )
+from hopfy.distributed._tree import Join, joined_by_tree
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,10 +36,12 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FINE, _FAILED = 0, 1
-_KINDS = ("", "gather", "MAX", "SUM", "MIN")
+_KINDS = ("", "gather", "joined", "MAX", "SUM", "MIN")
 """What follows a header, so that no process waits for another kind of data than it gets."""
 _SLOTS = 12
 """Numbers in a header: status, exchange, and up to ten sizes or digests."""
+_TREE_ABOVE = 1 << 24
+"""Bytes that an all-gather may bring to every process before a tree takes its place."""
 _MESSAGE = 512
 """Bytes of an error message that other processes see."""
 
@@ -88,6 +91,7 @@ class Group:
             )
         self.timeout = float(timeout)
         self.traffic = Traffic()
+        self.tree_above = _TREE_ABOVE
         self._group: Any = None
         self.rank, self.size = 0, 1
         if mesh is not None or (dist.is_available() and dist.is_initialized()):
@@ -156,16 +160,28 @@ class Group:
         They may differ in their first dimension only. What is sent is padded to the largest.
         """
 
+        own, raw, sizes = self._packed(work, "gather")
+        return self._gathered(own, raw, sizes)
+
+    def _packed(
+        self, work: Callable[[], Sequence[Tensor]], kind: str
+    ) -> tuple[list[Tensor], Tensor, list[list[int]]]:
+        """What ``work`` gives here, its bytes, and the sizes that all processes send."""
+
         def packed() -> tuple[list[Tensor], Tensor]:
             tensors = list(work())
             return tensors, _packed(tensors, self._device)
 
         (own, raw), sizes = self._checked(
-            packed, lambda found: [len(each) for each in found[0]], "gather"
+            packed, lambda found: [len(each) for each in found[0]], kind
         )
+        return own, raw, sizes[:, : len(own)].tolist()
+
+    def _gathered(
+        self, own: list[Tensor], raw: Tensor, rows: list[list[int]]
+    ) -> list[list[Tensor]]:
         if self.size == 1:
             return [own]
-        rows = sizes[:, : len(own)].tolist()
         most = max(sum(_bytes(own, counts)) for counts in rows)
         if most == 0:
             return [[each[:0] for each in own] for _ in rows]
@@ -177,6 +193,42 @@ class Group:
             own if rank == self.rank else _unpack(parts[rank], own, counts)
             for rank, counts in enumerate(rows)
         ]
+
+    def joined(self, work: Callable[[], Sequence[Tensor]], join: Join) -> list[Tensor]:
+        """``join`` of the tensors that ``work`` gives on each process, which is associative.
+
+        By an all-gather, or by a tree where an all-gather would bring more than ``tree_above`` bytes
+        to every process.
+        """
+        own, raw, rows = self._packed(work, "joined")
+        most = max(sum(_bytes(own, counts)) for counts in rows)
+        if self.size > 1 and self.size * most > self.tree_above:
+            return joined_by_tree(self, self._group, own, join)
+        return join(self._gathered(own, raw, rows))
+
+    # What `joined_by_tree` needs.
+
+    def run(self, start: Callable[[], Any]) -> None:
+        """Start a collective, or a message, and wait for it."""
+        self._run(start)
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """On the device that the transport can read."""
+        return tensor.to(self._device)
+
+    def packed(self, tensors: Sequence[Tensor]) -> Tensor:
+        return _packed(tensors, self._device)
+
+    def room(self, like: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+        return torch.empty(sum(_bytes(like, counts)), dtype=torch.uint8, device=self._device)
+
+    def unpacked(
+        self, buffer: Tensor, like: Sequence[Tensor], counts: Sequence[int]
+    ) -> list[Tensor]:
+        return _unpack(buffer, like, counts)
+
+    def count(self, sent: int, received: int) -> None:
+        self._count(sent, received, sent)
 
     def maximum(self, work: Callable[[], Tensor]) -> Tensor:
         """The elementwise maximum of one tensor per process, of equal shapes."""

@@ -108,7 +108,7 @@ def candidates(
             cues.queries[some], distance[some], reach.rank, metric, own, agreement(group)
         )
         message = _message(found, layout)
-        parts.append(joined(group.gather(lambda message=message: message), layout.columns))  # type: ignore[misc]
+        parts.append(_of_all(message, layout, group))
     return SparseRows.stack(parts)
 
 
@@ -146,7 +146,18 @@ def _supports(
         inside = SparseRows.from_dense(torch.where(live, weights, 0.0))
         return _message(inside.with_values(scores[inside.row_of_entry, inside.indices]), layout)
 
-    return joined(group.gather(send), layout.columns)
+    return _of_all(group.together(send), layout, group)
+
+
+def _of_all(message: Sequence[Tensor], layout: Layout, group: Group) -> SparseRows:
+    """The candidates of all processes."""
+
+    def join(messages: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        found = joined(messages, layout.columns)
+        return [found.counts.to(torch.int32), found.indices, found.values]
+
+    counts, indices, values = group.joined(lambda: message, join)
+    return _compressed([counts.long(), indices, values], layout.columns)
 
 
 def all_scores(queries: Tensor, shard: Shard, group: Group) -> Tensor:
