@@ -84,6 +84,8 @@ def main() -> None:
 
     memory = ShardedMemory("sparsemax", beta=40.0, timeout=300)
     ids = memory.add(own, values=labels, layout="sharded")
+    source = "images of MNIST" if use_digits else "generated unit vectors"
+    say(f"{count} {source} with {own.shape[1]} coordinates on {world} processes")
     say(memory)
     memory.recall(cues)  # compiles and plans
     for name, mask in (("damaged cues", None), ("a third is missing", seen)):
@@ -101,11 +103,13 @@ def main() -> None:
             f"headers in {traffic.exchanges} exchanges; {1e3 * seconds / len(cues):.2f} ms per cue"
         )
     near = memory.neighbors(cues[:1], 3)
-    say(f"nearest to the first cue: ids {near.ids.tolist()}, distances {near.scores.tolist()}")
+    nearest = zip(near.ids[0].tolist(), near.scores[0].tolist(), strict=True)
+    say("nearest to the first cue: " + ", ".join(f"id {i} at {far:.3f}" for i, far in nearest))
 
     network = ShardedHopfieldNetwork(own, "sparsemax", beta=40.0, timeout=300)
     retrieved = network.retrieve(cues)
-    say(f"network: {int(retrieved.certified.sum())} certified, merged by {network.merge}")
+    certified = int(retrieved.certified.sum())
+    say(f"network: {certified} of {len(cues)} states certified, merged by {network.merge}")
 
     folder = Path(tempfile.gettempdir()) / f"hopfy-sharded-{os.environ.get('MASTER_PORT', 'one')}"
     memory.save(folder)

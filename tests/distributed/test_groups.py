@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from torch import Tensor
+
+from hopfy.distributed import RemoteError, _group
 from judges import groups
 from judges.processes import Processes
 
@@ -26,3 +31,86 @@ def test_a_failure_in_a_tree_reaches_all(how: str) -> None:
             assert seconds < 20
     finally:
         group.close()
+
+
+# ------------------------------------------------------------------ the device of the transport
+
+
+class _OnDevice(Tensor):
+    """A tensor that stands for one on the device of the transport."""
+
+
+class _Done:
+    def wait(self, _: Any) -> None:
+        return None
+
+
+def _two_alike(monkeypatch: pytest.MonkeyPatch) -> _group.Group:
+    """Rank 0 of two processes that always say the same, over a device of their own."""
+    device, move, home = torch.device("cuda"), Tensor.to, Tensor.cpu
+
+    def to(self: Tensor, *where: Any, **options: Any) -> Tensor:
+        if where and where[0] == device:
+            return self.clone().as_subclass(_OnDevice)
+        if where and isinstance(where[0], torch.device):
+            return move(self, *where, **options).as_subclass(Tensor)
+        return move(self, *where, **options)
+
+    def all_gather(parts: list[Tensor], tensor: Tensor, **_: Any) -> _Done:
+        assert all(isinstance(each, _OnDevice) for each in (tensor, *parts))
+        for part in parts:
+            part.copy_(tensor)
+        return _Done()
+
+    def all_reduce(tensor: Tensor, operation: Any, **_: Any) -> _Done:
+        assert isinstance(tensor, _OnDevice)
+        if operation == torch.distributed.ReduceOp.SUM:
+            tensor.mul_(2)
+        return _Done()
+
+    monkeypatch.setattr(Tensor, "to", to)
+    monkeypatch.setattr(Tensor, "cpu", lambda self: home(self).as_subclass(Tensor))
+    monkeypatch.setattr(_group.dist, "all_gather", all_gather)
+    monkeypatch.setattr(_group.dist, "all_reduce", all_reduce)
+    group = _group.Group(None, 5.0, torch.device("cpu"))
+    group.size, group._device = 2, device
+    return group
+
+
+def test_collectives_see_tensors_on_their_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _two_alike(monkeypatch)
+    ids, scores = torch.arange(3), torch.tensor([0.5, 1.5, -1.0], dtype=torch.float64)
+    gathered = group.gather(lambda: [ids, scores])
+    joined = group.joined(
+        lambda: [ids, scores], lambda parts: [torch.cat(c) for c in zip(*parts, strict=True)]
+    )
+    answers = [
+        *gathered[0], *gathered[1], *joined, group.maximum(lambda: scores),
+        group.total(lambda: scores), group.every(lambda: ids > 0),
+    ]  # fmt: skip
+    assert not any(isinstance(each, _OnDevice) for each in answers)
+    assert torch.equal(gathered[1][0], ids)
+    assert torch.equal(joined[1], torch.cat([scores, scores]))
+    assert torch.equal(group.total(lambda: scores), 2 * scores)
+    assert group.every(lambda: ids > 0).tolist() == [False, True, True]
+    assert group.agree(lambda: (7, {"number": 7})) == 7
+
+
+def test_errors_travel_over_the_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _two_alike(monkeypatch)
+
+    def fail() -> None:
+        raise MemoryError("none left")
+
+    with pytest.raises(MemoryError, match="none left"):
+        group.together(fail)
+    monkeypatch.setattr(group, "_all_gather", _failed_elsewhere)
+    with pytest.raises(RemoteError, match="rank 1"):
+        group.together(lambda: None)
+
+
+def _failed_elsewhere(_: Tensor) -> Tensor:
+    """A table in which rank 1 has the status of a failure."""
+    table = torch.zeros(2, 512, dtype=torch.int64)
+    table[1, 0] = 1
+    return table.to(torch.device("cuda"))

@@ -220,7 +220,7 @@ class Group:
         return _packed(tensors, self._device)
 
     def room(self, like: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-        return torch.empty(sum(_bytes(like, counts)), dtype=torch.uint8, device=self._device)
+        return torch.empty(sum(_bytes(like, counts)), dtype=torch.uint8).to(self._device)
 
     def unpacked(
         self, buffer: Tensor, like: Sequence[Tensor], counts: Sequence[int]
@@ -387,7 +387,7 @@ def _bytes(like: Sequence[Tensor], counts: Sequence[int]) -> list[int]:
 
 def _packed(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """The bytes of all tensors, each filled up to whole words."""
-    parts = [torch.empty(0, dtype=torch.uint8, device=device)]
+    parts = [torch.empty(0, dtype=torch.uint8).to(device)]
     for tensor, room in zip(tensors, _bytes(tensors, [len(t) for t in tensors]), strict=True):
         if tensor.numel():
             flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(device)
