@@ -122,17 +122,20 @@ def _solve(inputs: Tensors, wants_edges: bool) -> kernel.Solution:
 
 def _edge_rows(edges: Tensor, unary: Tensor) -> Tensor:
     """(R, N - 1), or (1, N - 1) where all rows share them."""
-    if edges.shape[:-1].numel() == 1:
-        return edges.detach().to("cpu", torch.float64).reshape(1, -1).contiguous()
+    if edges.ndim == 1:
+        return edges.detach().to("cpu", torch.float64).unsqueeze(0).contiguous()
     return _rows(edges, unary, edges.shape[-1], torch.float64)
 
 
 def _rows(part: Tensor, unary: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """(R, size) on the CPU, one row for each of the scores."""
-    lead = unary.shape[:-1]
-    return (
-        part.detach().to("cpu", dtype).expand(*lead, size).reshape(lead.numel(), size).contiguous()
-    )
+    shape = (*unary.shape[:-1], size)
+    rows = part.detach().to("cpu", dtype)
+    if rows.shape != shape:
+        rows = rows.expand(shape)
+    if rows.ndim != 2:
+        rows = rows.reshape(unary.shape[:-1].numel(), size)
+    return rows.contiguous()
 
 
 def _or_zeros(tangents: Gradients, like: Tensors) -> Tensors:
