@@ -321,3 +321,26 @@ def test_the_energy_of_sequences_counts_their_transitions(transition: float) -> 
     assert trace is not None
     assert (trace >= 0).all()
     assert (trace.diff(dim=0) <= 1e-9).all()
+
+
+def test_parameters_that_vary_by_row_get_no_certificate_and_a_reason() -> None:
+    """Each row is another problem: limits are refused, proofs are missing, never wrong."""
+    memories, members = 4 * torch.eye(4, dtype=torch.float64), torch.tensor([[0, 2]])
+    tables = torch.zeros(3, 2, 2, dtype=torch.float64)
+    tables[1, 1, 1] = 40.0  # in this row other patterns are favored
+    varying = hopfy.structures.Configurations((2, 2), tables)
+    with pytest.raises(TypeError, match="same parameters for all rows"):
+        theory.association_radius(memories, members, 1.0, varying)
+    betas = torch.ones(1, dtype=torch.float64)
+    omega = hopfy.SparseMAP(varying)
+    assert not bool(theory.proves_fixed_point(memories, members, omega, betas).any())
+    queries = memories[[0, 2]].sum(0).expand(3, 4).contiguous()
+    together = hopfy.HopfieldNetwork(memories, omega, 1.0).retrieve(queries)
+    assert not bool(together.certified.any())
+    for row in range(3):
+        own = hopfy.structures.Configurations((2, 2), tables[row])
+        alone = hopfy.HopfieldNetwork(memories, hopfy.SparseMAP(own), 1.0).retrieve(queries[row])
+        assert torch.allclose(alone.state, together.state[row])
+        assert bool(alone.certified)  # a structure of the row's parameters alone is certified
+        pair = torch.tensor([[1, 3]]) if row == 1 else members
+        assert float(theory.association_radius(memories, pair, 1.0, own)) > 0

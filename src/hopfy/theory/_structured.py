@@ -188,7 +188,13 @@ def _sides(memories: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _structures(memories: Tensor, members: Tensor, structure: Structure) -> StructureLimits:
     check_members(members)
-    if not structure.has_exact_oracle or structure.varies_by_row or structure.event_dims > 1:
+    if structure.varies_by_row:
+        raise TypeError(
+            f"expected a structure with the same parameters for all rows, got {structure}: each row "
+            "is another problem with limits of its own; ask for each with a structure of its "
+            "parameters alone."
+        )
+    if not structure.has_exact_oracle or structure.event_dims > 1:
         raise TypeError(
             "expected one set of structures over N items with an exact oracle, got "
             f"{structure}; lay a structure of two dimensions out with structures.Grid."
