@@ -252,10 +252,17 @@ _NEXT = (
 )
 
 
+_NAMES = ("damage", "map")
+
+
 def _plain_table(title: str, content: Any) -> Table:
-    table = Table(title=title, box=box.SIMPLE)
-    for place, heading in enumerate(content.headings):
-        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading, *cells in zip(content.headings, *content.lines, strict=True):
+        if heading in _NAMES:  # names wrap between words, numbers never
+            longest = max(len(word) for cell in cells for word in cell.split())
+            table.add_column(heading, min_width=longest)
+        else:
+            table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for line in content.lines:
         table.add_row(*line)
     return table

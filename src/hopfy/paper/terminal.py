@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _INSTANT = 0.05
-"""Seconds below which a unit of work was found, not computed: it tells nothing about the time left."""
+"""Seconds below which the first units were found, not computed: they tell nothing about the rest."""
 _LINES = 10
 """Lines about a run whose output is not a terminal."""
 _PAUSE = 5.0
@@ -39,6 +39,9 @@ def plain_console(*, stderr: bool = False) -> Console:
 
 class TimeLeft:
     """How long the rest of the work takes, judged by what was computed and not found finished.
+
+    Units that an earlier run finished come first and take no time. From the first one that takes
+    some, all of them count, quick ones too.
 
     Args:
         clock: seconds.
@@ -65,7 +68,7 @@ class TimeLeft:
         now = self._clock()
         took, self._last = now - self._last, now
         self._done += amount
-        if took >= _INSTANT:
+        if self._computed or took >= _INSTANT:
             self._computed += amount
             self._seconds += took
         if not self._computed or self._done >= self._total:
