@@ -211,6 +211,27 @@ def test_one_hot_answers_are_bit_exact_and_certified() -> None:
         assert torch.equal(net.update(found.state), patterns)
 
 
+@pytest.mark.parametrize(
+    "omega",
+    [Quadratic(), Polynomial(2), Polynomial(3), Exponential(), "softmax", "sparsemax", "2-subsets"],
+    ids=str,
+)
+def test_networks_of_signs_end_at_fixed_points(omega: hopfy.Omega | str) -> None:
+    """Until then the energy falls in every step, so that no state comes twice."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randn(7, 9, generator=generator, dtype=torch.float64).sign()
+    queries = torch.randn(200, 9, generator=generator, dtype=torch.float64).sign()
+    net = HopfieldNetwork(patterns, omega, 1.0, state=Sign())
+    states, ended = [queries], torch.zeros(200, dtype=torch.bool)
+    for _ in range(50):
+        states.append(net.update(states[-1]))
+        fell = net.energy(states[-1]) < net.energy(states[-2])
+        ended = (states[-1] == states[-2]).all(-1)
+        follows = (net.update(states[-1]) == states[-1]).all(-1)
+        assert (fell | ended | follows).all()
+    assert ended.all()
+
+
 def test_patterns_that_are_no_states_are_never_certified() -> None:
     patterns = 5 * torch.eye(4)
     net = HopfieldNetwork(patterns, "sparsemax", 5.0, state=Ball(1.0))

@@ -119,7 +119,10 @@ class Polynomial(ElementwiseOmega):
             return self._weights(scores), 0.0
         top = scores.detach().abs().amax(-1, keepdim=True)
         top = torch.where((top > 0) & top.isfinite(), top, 1.0)
-        return self._weights(scores / top), self.n * top.log()
+        # Dividing by a power of two rounds nothing: fields that cancel without it cancel with it,
+        # so a row's signs do not depend on the other rows.
+        scale = torch.ldexp(torch.ones_like(top), torch.frexp(top).exponent - 1)
+        return self._weights(scores / scale), self.n * scale.log()
 
     def _fits(self, scores: Tensor) -> bool:
         """Whether no power comes near the largest float, or near the smallest in every row."""
