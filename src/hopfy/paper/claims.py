@@ -229,8 +229,9 @@ def _overlap_with_people(rationale: Mapping[str, Any]) -> Verdict:
         if name.startswith("ERASER") and cells[-1] is not None
     }
     ours = ", ".join(f"{method} {value:.3f}" for method, value in known.items())
-    if not {"sequential k-subsets", "SPECTRA", "HardKuma"} <= known.keys():
-        return Verdict(f"{ours}; SPECTRA and HardKuma are missing", None)
+    missing = [m for m in ("sequential k-subsets", "SPECTRA", "HardKuma") if m not in known]
+    if missing:
+        return Verdict(f"{ours}; not run: {', '.join(missing)}", None)
     return Verdict(ours, _best(known) == "sequential k-subsets")
 
 
