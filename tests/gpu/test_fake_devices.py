@@ -106,7 +106,7 @@ def test_fake_gradients_of_attention_keep_shape_and_device() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         q, k, v = (torch.empty(2, n, 8, device="cuda", dtype=torch.float16) for n in (6, 9, 9))
         alpha = torch.tensor(1.5, dtype=torch.float64)
-        rest = (alpha, None, None, None, None, 0, 6, "entmax", 0.3)
+        rest = (alpha, None, None, None, None, None, 0, 6, "entmax", 0.3, 0.0)
         output = torch.ops.hopfy.attention(q, k, v, *rest)
         found = torch.ops.hopfy.attention_backward(output, q, k, v, *rest, True)
     for gradient, x in zip(found, (q, k, v), strict=False):

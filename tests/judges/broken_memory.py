@@ -11,7 +11,7 @@ import torch
 
 import hopfy
 from hopfy.distributed import ShardedMemory
-from judges.broken import _Fatal, _OutOfMemory, _seen
+from judges.broken import _end_at_once, _FailsLater, _run_out_of_memory, _seen
 from judges.sharded_memory import cues_of, drawn, same_recall
 
 
@@ -95,7 +95,7 @@ def bad_inputs_of_all(rank: int, size: int) -> dict[str, tuple[str, str]]:
 
 def out_of_memory(rank: int, size: int) -> tuple[tuple[str, str], tuple[str, str], int]:
     """One process has no memory left: in a recall, and while it stores a pattern."""
-    memory = _filled(20, _OutOfMemory(rank == 1))
+    memory = _filled(20, _FailsLater(rank == 1, _run_out_of_memory))
     recalled = _seen(lambda: memory.recall(cues_of(drawn(10, 1)), max_steps=20))
     fresh = _filled(20)
     if rank == 1:
@@ -111,7 +111,7 @@ def _no_memory(*_: object) -> None:
 def killed(rank: int, size: int, timeout: float, when: str) -> tuple[str, str, str, float]:
     """The last process kills itself in a recall or in an add; what the others see, and when."""
     guilty = rank == size - 1
-    memory = _filled(timeout, _Fatal(guilty and when == "recall"))
+    memory = _filled(timeout, _FailsLater(guilty and when == "recall", _end_at_once))
     if guilty and when == "add":
         object.__setattr__(memory._stored.held, "plus", _die)  # type: ignore[union-attr]
     begun = time.monotonic()

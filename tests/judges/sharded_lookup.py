@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hopfy
 from hopfy.distributed import ShardedHopfieldLookup, sharded_parameters
 from hopfy.structures import KSubsets, SequentialKSubsets
-from judges.broken import _Fatal, _OutOfMemory, _seen
+from judges.broken import _end_at_once, _FailsLater, _run_out_of_memory, _seen
 
 LAYERS: dict[str, dict[str, Any]] = {
     "softmax": {"omega": "softmax", "values": True},
@@ -226,7 +226,7 @@ def out_of_memory(rank: int, size: int) -> tuple[tuple[str, str], tuple[str, str
     """One process has no memory left in the second of several steps; then all is well again."""
     ours = ShardedHopfieldLookup(layer_of("several steps"), timeout=60)
     x = batch_of(2, 1)
-    failed = _seen(lambda: ours(x, omega=_OutOfMemory(rank == 1)))
+    failed = _seen(lambda: ours(x, omega=_FailsLater(rank == 1, _run_out_of_memory)))
     return failed, _seen(lambda: ours(x))
 
 
@@ -237,7 +237,7 @@ def dies(rank: int, size: int, timeout: float, when: str) -> tuple[str, str, str
     x = batch_of(2, 1).requires_grad_()
     begun = time.monotonic()
     if when == "forward":
-        seen = _seen(lambda: ours(x, omega=_Fatal(guilty)))
+        seen = _seen(lambda: ours(x, omega=_FailsLater(guilty, _end_at_once)))
     else:
         output = ours(x)
         if guilty:

@@ -66,8 +66,11 @@ def test_what_is_saved_is_what_is_loaded(path, options, mmap):
     assert same(memory, again)
     assert again.beta == memory.beta
     after = again.recall(queries)
-    for field in ("patterns", "ids", "values", "certified", "size"):
+    for field in ("ids", "values", "certified", "size"):
         assert torch.equal(getattr(before, field), getattr(after, field))
+    # A removed row keeps its place in the sums of softmax until it is saved: their rounding differs.
+    close = 1e-6 if options.get("omega") == "softmax" else 0.0
+    torch.testing.assert_close(before.patterns, after.patterns, rtol=close, atol=close)
     again.verify()
     assert os.listdir(path.parent) == [path.name]
 

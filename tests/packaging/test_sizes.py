@@ -12,15 +12,12 @@ LONGEST_MODULE = 500
 # Longer ones; none is to be added without a reason.
 LONG_FUNCTIONS = {
     # One pass over tiles in registers: Triton helpers cannot carry a loop's state by reference.
-    "_kernels/attention/gpu.py output_kernel",
-    "_kernels/attention/gpu.py queries_kernel",
-    "_kernels/attention/gpu.py keys_kernel",
+    "_kernels/attention/gpu_backward.py queries_kernel",
     # One row from bounds to weights; its scratch arrays would be eight arguments of each part.
     "_kernels/attention/decode_cpu.py decode",
     # A class that is defined when transformers is imported.
     "integrations/transformers.py sparse_cache",
 }
-LONG_MODULES = {"_kernels/attention/gpu.py", "distributed/_memory.py", "network/_network.py"}
 
 
 def _lengths(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -48,4 +45,4 @@ def test_modules_are_short() -> None:
         for path in SOURCE.rglob("*.py")
         if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_MODULE
     }
-    assert long <= LONG_MODULES
+    assert not long

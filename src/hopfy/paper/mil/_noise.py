@@ -45,7 +45,7 @@ class Noise(NamedTuple):
 
         >>> noise = Noise(seeds=1.0, folds=90.0, initializations=1.0, rest=10.0)
         >>> round(noise.error(5, 10), 2), round(noise.error(5, 10, initializations=50), 2)
-        (1.79, 1.48)
+        (1.79, 1.49)
         """
         parts = seeds * folds
         variance = self.seeds / seeds + (self.folds + self.rest) / parts
