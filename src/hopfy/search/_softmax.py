@@ -31,6 +31,9 @@ class Mixed(NamedTuple):
 class SoftmaxRows:
     r"""Scores beta (X q + b) of ``queries`` (M, W), a moderate number of them.
 
+    Removed memories keep their places in the sums, with weight zero: the same memories without them
+    give the same mixtures up to rounding.
+
     Args:
         memories: (N, W).
         alive: (N,), zero where a memory was removed; None: all are there.
