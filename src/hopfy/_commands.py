@@ -256,7 +256,7 @@ _NAMES = ("damage", "map")
 
 
 def _plain_table(title: str, content: Any) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for heading, *cells in zip(content.headings, *content.lines, strict=True):
         if heading in _NAMES:  # names wrap between words, numbers never
             longest = max(len(word) for cell in cells for word in cell.split())
