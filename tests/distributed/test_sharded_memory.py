@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hopfy.distributed import ShardedMemory
 from judges import sharded_memory as laws
 from judges.processes import Processes
 
@@ -77,3 +78,14 @@ def test_files_are_read_by_another_number_of_processes(
     processes.run(laws.saved, folder)
     processes.run(laws.loaded, folder)
     laws.loaded(0, 1, folder)  # one process
+
+
+def test_one_process_describes_what_it_holds() -> None:
+    memory = ShardedMemory("sparsemax", 2.0)
+    assert memory.describe() == repr(memory)
+    memory.add(torch.eye(4), values=["a", "b", "c", "a"])
+    assert memory.describe().splitlines()[1:] == [
+        "4 coordinates each, float32, 0.0 of 0.0 MB on this process.",
+        "Patterns by rank: 4.",
+        "Values: text, 3 different ones.",
+    ]

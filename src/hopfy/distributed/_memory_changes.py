@@ -14,7 +14,15 @@ from hopfy.distributed._group import collective
 from hopfy.distributed._inputs import QueryLayout, digest
 from hopfy.distributed._memory_state import MemoryState, Stored
 from hopfy.memory import Recall
-from hopfy.memory.parts import ArrayLike, Codec, Contents, Estimator, Guarantee, as_ids
+from hopfy.memory.parts import (
+    ArrayLike,
+    Codec,
+    Contents,
+    Estimator,
+    Guarantee,
+    as_ids,
+    described_values,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -213,10 +221,5 @@ class MemoryChanges(MemoryState):
                 f"{size * stored.total:.1f} MB on this process."
             )
             lines.append(f"Patterns by rank: {', '.join(map(str, stored.counts))}.")
-            if self._codec is not None:
-                words = len(self._codec.entries)
-                lines.append(f"Values: {self._codec.kind}, {words} different ones.")
-            elif held.values is not None:
-                shape = tuple(held.values.shape[1:]) or "a number"
-                lines.append(f"Values: {held.values.dtype}, {shape} each.")
+            lines += described_values(self._codec, held.values)
         return "\n".join(lines)

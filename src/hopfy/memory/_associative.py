@@ -35,6 +35,7 @@ from hopfy.memory._recall import Collector, Recall, certain_recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Snapshot, Store
 from hopfy.memory._streamed import Streamed
+from hopfy.memory._values import described_values
 from hopfy.memory._writer import Writer
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Omega
@@ -342,12 +343,7 @@ class AssociativeMemory(Filed, Estimator, Ordered):
             )
             megabytes = contents.rows.numel() * contents.rows.element_size() / 2**20
             lines.append(f"{size} coordinates each, {dtype}, {megabytes:.1f} MB.")
-            if contents.codec is not None:
-                words = len(contents.codec.entries)
-                lines.append(f"Values: {contents.codec.kind}, {words} different ones.")
-            elif contents.values is not None:
-                shape = tuple(contents.values.shape[1:]) or "a number"
-                lines.append(f"Values: {contents.values.dtype}, {shape} each.")
+            lines += described_values(contents.codec, contents.values)
         if self._writer.journal is not None:
             size = self._writer.journal.size
             lines.append(f"Lives in {str(self._writer.path)!r}, {size} bytes in its journal.")

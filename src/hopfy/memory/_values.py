@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Codec", "codec_for"]
+__all__ = ["Codec", "codec_for", "described_values"]
 
 _DATES = "mM"
 
@@ -120,3 +120,13 @@ def codec_for(values: Any) -> str | None:
         flat = raw.reshape(-1).tolist()
         return "text" if flat and all(isinstance(v, str) for v in flat) else "record"
     return None
+
+
+def described_values(codec: Codec | None, values: Tensor | None) -> list[str]:
+    """A line about the values of a memory; none if it has no values."""
+    if codec is not None:
+        return [f"Values: {codec.kind}, {len(codec.entries)} different ones."]
+    if values is None:
+        return []
+    shape = tuple(values.shape[1:]) or "a number"
+    return [f"Values: {values.dtype}, {shape} each."]

@@ -22,7 +22,7 @@ from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._recall import Collector
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Store
-from hopfy.memory._values import Codec, codec_for
+from hopfy.memory._values import Codec, codec_for, described_values
 from hopfy.memory._writer import _codes as codes_of
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "check_cues",
     "codec_for",
     "codes_of",
+    "described_values",
     "fill",
     "in_kind_of",
     "lifted",
