@@ -104,6 +104,8 @@ def touch(folder: Path, name: str) -> None:
 
 
 def test_helpers_are_gone_after_an_error(tmp_path):
+    before = set(multiprocessing.active_children())  # other tests keep process groups
+
     def block() -> None:
         with helping(1, touch, (tmp_path, "seen")):
             for _ in range(600):
@@ -113,4 +115,4 @@ def test_helpers_are_gone_after_an_error(tmp_path):
 
     with pytest.raises(RuntimeError, match="enough"):
         block()
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before

@@ -16,7 +16,7 @@ from hopfy.paper._drawing import canvas, save
 from hopfy.paper.recall._setting import draw
 from hopfy.plot.style import color_of
 
-__all__ = ["OrderConfig", "draw_bars", "filled", "quartiles"]
+__all__ = ["OrderConfig", "best_and_worst", "draw_bars", "filled", "quartiles"]
 
 _SCALE = {"mnist": 1.0, "digits": 784 / 64}
 
@@ -75,3 +75,22 @@ def draw_bars(
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(betas),
                   frameon=False, fontsize=9)  # fmt: skip
     save(figure, folder, name)
+
+
+def best_and_worst(entries: Sequence[Mapping[str, Any]], measure: str) -> str:
+    """The largest and the smallest median of a measure, and where they were found.
+
+    >>> one = {"way": "softmax", "beta": 1.0, "order": {"median": 0.5}}
+    >>> best_and_worst([one, {**one, "beta": 0.1, "order": {"median": 0.25}}], "order")
+    '50% (softmax at beta 1) to 25% (softmax at beta 0.1)'
+    >>> best_and_worst([one, one], "order")
+    '50% for all'
+    """
+    shares = [100 * entry[measure]["median"] for entry in entries]
+    if max(shares) == min(shares):
+        return f"{max(shares):.0f}% for all"
+    best, worst = (entries[shares.index(end)] for end in (max(shares), min(shares)))
+    return (
+        f"{max(shares):.0f}% ({best['way']} at beta {best['beta']:g}) to "
+        f"{min(shares):.0f}% ({worst['way']} at beta {worst['beta']:g})"
+    )

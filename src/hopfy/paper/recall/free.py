@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hopfy.memory import Fatigue, Inhibition, UseUp
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
-from hopfy.paper.recall._orders import OrderConfig, draw_bars, filled, quartiles
+from hopfy.paper.recall._orders import OrderConfig, best_and_worst, draw_bars, filled, quartiles
 from hopfy.paper.recall._setting import checksum
 
 __all__ = ["FreeRecall", "experiment"]
@@ -63,13 +63,10 @@ class FreeRecall(Experiment[OrderConfig]):
         ]
 
     def explain(self, results: Mapping[str, Any]) -> str:
-        best = max(results["entries"], key=lambda e: e["distinct"]["median"])
-        worst = min(results["entries"], key=lambda e: e["distinct"]["median"])
         return (
-            f"Of {results['stored']} memories {best['way']} at beta {best['beta']:g} brings back "
-            f"{100 * best['distinct']['median']:.0f}%, {worst['way']} at beta {worst['beta']:g} "
-            f"{100 * worst['distinct']['median']:.0f}%. A memory comes back on its own only where "
-            "the map gives it all the weight: mixtures tire together, and their parts are lost."
+            f"Share of the {results['stored']} memories that come back: "
+            f"{best_and_worst(results['entries'], 'distinct')}. A memory comes back on its own only "
+            "where the map gives it all the weight: mixtures tire together, and their parts are lost."
         )
 
 

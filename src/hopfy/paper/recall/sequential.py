@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
-from hopfy.paper.recall._orders import OrderConfig, draw_bars, filled, quartiles
+from hopfy.paper.recall._orders import OrderConfig, best_and_worst, draw_bars, filled, quartiles
 from hopfy.paper.recall._setting import checksum
 
 __all__ = ["SequentialRecall", "experiment"]
@@ -61,13 +61,10 @@ class SequentialRecall(Experiment[OrderConfig]):
         ]
 
     def explain(self, results: Mapping[str, Any]) -> str:
-        best = max(results["entries"], key=lambda e: e["order"]["median"])
-        worst = min(results["entries"], key=lambda e: e["order"]["median"])
         return (
-            f"{best['way']} at beta {best['beta']:g} brings the memories back in an order that "
-            f"agrees to {100 * best['order']['median']:.0f}% with that of storage, {worst['way']} at "
-            f"beta {worst['beta']:g} to {100 * worst['order']['median']:.0f}%. Sequential 2-subsets "
-            "find the neighbor of a pure memory; the order is lost where a state is a mixture, or "
+            "Agreement of the order in which memories come back with that of storage: "
+            f"{best_and_worst(results['entries'], 'order')}. Sequential 2-subsets find the neighbor "
+            "of a pure memory; the order is lost where a state is a mixture, or "
             "where a longer image takes its place, as the scores are inner products."
         )
 
