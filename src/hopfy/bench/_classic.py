@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 import hopfy
 from hopfy import models
-from hopfy.bench._timing import best_times
+from hopfy.bench._timing import best_times, on_threads
 
 __all__ = ["ClassicRow", "bench_classic"]
 
@@ -22,6 +23,7 @@ class ClassicRow(NamedTuple):
     """One network: milliseconds of an update and of its products, their ratio and its limit."""
 
     name: str
+    threads: int
     update_ms: float
     products_ms: float
     ratio: float
@@ -42,24 +44,24 @@ def bench_classic(progress: Callable[[str], None] = lambda _: None) -> list[Clas
     for name, network in networks.items():
         progress(name)
         _check(name, network, patterns, queries[:16])
-        with torch.no_grad():
-            times = best_times(
-                {
-                    "update": partial(network.update, queries),
-                    "products": lambda: (queries @ patterns.T) @ patterns,
-                },
-                rounds=8,
-                seconds=12.0,
-                in_a_row=1,
-            )
-        ours, theirs = 1e3 * times["update"], 1e3 * times["products"]
-        rows.append(ClassicRow(name, ours, theirs, ours / theirs, _LIMIT))
+        rows += [_row(name, network, patterns, queries, threads) for threads in (1, 2)]
     return rows
 
 
-def _check(
-    name: str, network: hopfy.HopfieldNetwork, patterns: torch.Tensor, queries: torch.Tensor
-) -> None:
+def _row(
+    name: str, network: hopfy.HopfieldNetwork, patterns: Tensor, queries: Tensor, threads: int
+) -> ClassicRow:
+    contestants: dict[str, Callable[[], Any]] = {
+        "update": partial(network.update, queries),
+        "products": lambda: (queries @ patterns.T) @ patterns,
+    }
+    with torch.no_grad(), on_threads(threads):
+        times = best_times(contestants, rounds=40, seconds=12.0, in_a_row=1)
+    ours, theirs = 1e3 * times["update"], 1e3 * times["products"]
+    return ClassicRow(name, threads, ours, theirs, ours / theirs, _LIMIT)
+
+
+def _check(name: str, network: hopfy.HopfieldNetwork, patterns: Tensor, queries: Tensor) -> None:
     """The update against its formula in float64."""
     scores = queries.double() @ patterns.double().T
     power = {"classic": 1, "dense, n = 3": 3, "dense, n = 4": 4}[name]

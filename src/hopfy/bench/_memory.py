@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopfy.bench._retrieval import data, has_mnist
+from hopfy.bench._timing import on_threads
 from hopfy.memory import AssociativeMemory
 from hopfy.network import HopfieldNetwork
 
@@ -83,16 +83,6 @@ def _random(count: int, size: int, cues: int, rank: int | None = None) -> tuple[
     return patterns, patterns[:cues] + 0.3 * torch.randn(cues, size, generator=generator)
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _measured(case: _Case) -> list[MemoryRow]:
     patterns, cues = case.make()
     memory = AssociativeMemory(beta=1.0).fit(patterns, torch.arange(len(patterns)))
@@ -100,7 +90,7 @@ def _measured(case: _Case) -> list[MemoryRow]:
     checked = _is_right(memory, network, patterns, cues)
     rows = []
     for threads in case.threads:
-        with _threads(threads):
+        with on_threads(threads):
             runs: dict[str, Callable[[], Any]] = {
                 "product": lambda: cues @ patterns.mT,
                 "update": lambda: network.update(cues),
@@ -189,7 +179,7 @@ def _others(patterns: Tensor, cues: Tensor, threads: int) -> dict[str, Callable[
 def _automatic_beta() -> list[MemoryRow]:
     """Choosing beta once, beside the product of all pairs, of which two strips are timed."""
     patterns = data("mnist" if has_mnist() else "low-rank")[0]
-    with _threads(1):
+    with on_threads(1):
         strips = _best_of(2, lambda: patterns[:_TILE] @ patterns.mT)
         product = strips * len(patterns) / _TILE
         memory = AssociativeMemory().fit(patterns)

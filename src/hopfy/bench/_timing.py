@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["best_times", "geometric_mean"]
+import torch
+
+__all__ = ["best_times", "geometric_mean", "on_threads"]
 
 
 def best_times(
@@ -44,3 +47,19 @@ def geometric_mean(values: Iterable[float]) -> float:
     """The mean that ratios deserve."""
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Torch with this many threads, and with as many as before afterwards.
+
+    >>> with on_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
