@@ -276,6 +276,27 @@ def test_early_stopping_brings_back_the_best_epoch(scores, epochs, best):
     assert len({tuple(weight.flatten().tolist()) for weight in script.weights}) == epochs
 
 
+@pytest.mark.parametrize(
+    ("patience", "min_epochs", "epochs"),
+    [(2, 1, 3), (2, 4, 4), (1, 5, 5), (3, 2, 4), (2, 7, 7), (None, 3, 7)],
+)
+def test_training_does_not_stop_before_min_epochs(patience, min_epochs, epochs):
+    samples, targets = line()
+    training, validation = hold_out(60, 0.2, seed=0)
+    module = nn.Linear(3, 1)
+    script = Scripted(module, [7, 6, 5, 4, 3, 2, 1])
+    history = train(
+        module,
+        nn.MSELoss(),
+        Labeled(samples, targets, training),
+        Training(max_epochs=7, min_epochs=min_epochs, patience=patience),
+        validation=Labeled(samples, targets, validation),
+        score=script,
+    )
+    assert len(history) == epochs
+    assert torch.equal(module.weight, script.weights[0])
+
+
 def test_the_validation_loss_decides_by_default():
     samples, targets = line()
     rows = np.arange(60)
@@ -325,6 +346,7 @@ def test_an_interruption_is_not_swallowed():
     ("options", "message"),
     [
         ({"max_epochs": 0}, "max_epochs to be an integer of at least 1"),
+        ({"min_epochs": 0}, "min_epochs to be an integer of at least 1"),
         ({"batch_size": 2.5}, "batch_size to be an integer"),
         ({"patience": 0}, "patience to be an integer"),
         ({"lr": 0.0}, "lr to be a finite number above 0"),

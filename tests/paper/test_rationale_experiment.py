@@ -42,6 +42,29 @@ def test_every_method_is_measured(run):
         assert ("overlap" in cell) is (method != "BiLSTM")
 
 
+def test_words_per_second_are_known(run):
+    (cell,) = run.results["cells"]["planted"]["softmax"]
+    words = sum(len(text) for text in _texts.load(TINY, 0).training.texts)
+    spent = sum(epoch["dur"] for epoch in cell["history"])
+    assert cell["words_per_second"] == pytest.approx(words * cell["epochs"] / spent)
+
+
+@pytest.mark.parametrize("method", OURS)
+def test_the_public_code_adds_what_it_selects(method):
+    """Twice the weights are twice the pooled vector before the last projection's bias."""
+    torch.manual_seed(0)
+    task = replace(TINY, as_reference_code=True, min_epochs=2, epochs=2, patience=1)
+    estimator = _training.fitted(method, task, _texts.load(task, 0), 0)
+    pooling = estimator.network_.pooling.pooling.eval()
+    assert len(estimator.history_) == 2
+    x, mask = torch.randn(2, 20, 16), torch.ones(2, 20, dtype=torch.bool)
+    pooled, weights = pooling(x, mask=mask, need_weights=True)
+    layer = pooling.hopfield
+    torch.testing.assert_close(weights.sum(-1).flatten(), torch.tensor([3.0, 3.0]))
+    expected = layer.out((weights @ layer.values_in(x).unsqueeze(1)).flatten(1))
+    torch.testing.assert_close(pooled, expected)
+
+
 def test_budgets_are_kept(run):
     """Round 0.15 of 10 to 21 words is 2 or 3 of them."""
     cells = run.results["cells"]["planted"]

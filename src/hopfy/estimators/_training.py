@@ -127,6 +127,7 @@ class Training(Settings):
         weight_decay: that of the optimizer.
         batch_size: samples in a step.
         max_epochs: the largest number of passes over the training samples.
+        min_epochs: training does not stop before, whatever the patience.
         patience: epochs without a better validation score before training stops; the parameters of
             the best epoch are restored. None runs all epochs.
         validation_share: the share of the samples that is kept out of training for that; 0 runs all
@@ -150,6 +151,7 @@ class Training(Settings):
         validation_share: float = 0.1,
         clip: float | str | None = "auto",
         optimizer: str = "auto",
+        min_epochs: int = 1,
     ) -> None:
         self.lr = lr
         self.schedule = schedule
@@ -160,6 +162,7 @@ class Training(Settings):
         self.validation_share = validation_share
         self.clip = clip
         self.optimizer = optimizer
+        self.min_epochs = min_epochs
 
     def resolved(self, **auto: Any) -> ResolvedTraining:
         """Checked settings in which ``auto``, or a general default, replaces every ``"auto"``.
@@ -190,9 +193,10 @@ class ResolvedTraining:
     validation_share: float
     clip: float | None
     optimizer: str
+    min_epochs: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "batch_size", "patience"):
+        for name in ("max_epochs", "min_epochs", "batch_size", "patience"):
             value = getattr(self, name)
             if name == "patience" and value is None:
                 continue
@@ -416,8 +420,26 @@ def _scoring(score: Callable[[Tensor, Tensor], float]) -> EpochScoring:
     return EpochScoring(scoring, name="valid_score", lower_is_better=False)
 
 
+class _Stopping(EarlyStopping):  # type: ignore[misc]
+    """Early stopping that waits for ``min_epochs``."""
+
+    misses_: int
+
+    def __init__(self, min_epochs: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.min_epochs = min_epochs
+
+    def on_epoch_end(self, net: NeuralNet, **options: Any) -> None:
+        if (
+            self.patience > 0 and len(net.history) < self.min_epochs
+        ):  # one more miss is not enough yet
+            self.misses_ = min(self.misses_, self.patience - 2)
+        super().on_epoch_end(net, **options)
+
+
 def _early_stopping(settings: ResolvedTraining, by_score: bool) -> EarlyStopping:
-    return EarlyStopping(
+    return _Stopping(
+        settings.min_epochs,
         monitor="valid_score" if by_score else "valid_loss",
         lower_is_better=not by_score,
         patience=-1 if settings.patience is None else settings.patience,

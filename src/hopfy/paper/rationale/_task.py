@@ -45,7 +45,10 @@ class Task:
         hidden: features of the LSTM in each direction.
         lr, weight_decay: the learning rate of Adam, and what it takes off the parameters.
         epochs: at most.
+        min_epochs: training does not stop before.
         patience: epochs without a better validation score before training stops.
+        as_reference_code: whether the network is that of the public code, see
+            `hopfy.paper.rationale._reference`; for k-subsets and sequential k-subsets only.
         training: how many of the training texts are used, drawn at random; 0 for all.
         test: the same for the test texts.
         longest: of a longer text only the last words are read; 0 for any length.
@@ -66,7 +69,9 @@ class Task:
     lr: float = 1e-4
     weight_decay: float = 1e-4
     epochs: int = 60
+    min_epochs: int = 1
     patience: int = 5
+    as_reference_code: bool = False
     training: int = 0
     test: int = 0
     longest: int = 0

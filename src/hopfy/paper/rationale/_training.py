@@ -26,6 +26,7 @@ from hopfy.paper.rationale._metrics import (
     mean_span,
     spans_of,
 )
+from hopfy.paper.rationale._reference import reference_network
 from hopfy.paper.rationale._task import Task
 from hopfy.paper.rationale._texts import PLANTED, Corpus, Part, load
 
@@ -46,7 +47,7 @@ Estimator = RationaleClassifier | RationaleRegressor
 def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
     """An estimator with the task's settings, fitted; the validation texts decide when to stop."""
     settings: dict[str, Any] = {
-        "method": method,
+        "method": reference_network(method) if task.as_reference_code else method,
         "share": task.share,
         "selection": Selection(
             transition=task.transition,
@@ -62,6 +63,7 @@ def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
             lr=task.lr,
             weight_decay=task.weight_decay,
             max_epochs=task.epochs,
+            min_epochs=task.min_epochs,
             patience=task.patience,
         ),
         "random_state": seed,
@@ -98,9 +100,12 @@ def measure(method: str, task: Task, seed: int) -> dict[str, Any]:
         warnings.simplefilter("ignore", NoKnownWordsWarning)
         begun = time.perf_counter()
         estimator = fitted(method, task, corpus, seed)
+        words = sum(len(text) for text in corpus.training.texts)
+        epochs = [epoch["dur"] for epoch in estimator.history_]
         known = {
             "texts": [len(p.texts) for p in (corpus.training, corpus.validation, corpus.test)],
-            "epochs": len(estimator.history_),
+            "epochs": len(epochs),
+            "words_per_second": words * len(epochs) / sum(epochs),
             "training_seconds": time.perf_counter() - begun,
             "history": [_numbers(epoch) for epoch in estimator.history_],
         }
