@@ -139,7 +139,7 @@ def row_launches(dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -
     """All launches of the row kernels: maps, regimes, shapes of programs, dtypes."""
     for (map_name, module), dtype in product(MODULES.items(), dtypes):
         for regime, parameter in REGIMES[map_name].items():
-            heavy = regime in getattr(module, "HEAVY", ()) or module is capped
+            heavy = module is capped or _is_heavy(module, regime)
             for shape in rows.shapes(heavy):
                 label = f"{map_name} {regime}".strip()
                 yield _row_launch(label, module.solve, parameter, shape, dtype)
@@ -152,6 +152,10 @@ def row_launches(dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -
             label = f"{map_name} backward {regime}".strip()
             call = _Backward(module)
             yield _row_launch(label, call, parameter, shape, dtype)
+
+
+def _is_heavy(module: Any, regime: str) -> bool:
+    return module in (entmax, normmax) and regime in module.REGIMES.heavy
 
 
 @dataclass(frozen=True)
@@ -235,25 +239,23 @@ class _Attention:
         attention.backward(state, *inputs, output, wanted=True)
 
 
-# The regimes of attention that need most registers; the others do part of the same work.
-_LARGEST = ("entmax per row", "normmax per row", "normmax above 2", "ksubsets per row")
-
-
 def listed_launches() -> Iterator[Launch]:
-    """What the documentation lists: every map, regime and shape of the row kernels; of attention the
-    most common map and the regimes that need most registers, all conditions at once."""
-    parts = [
-        *attention_launches((64, 128, 256), ("float16", "float32"), ("all",)),
-        *attention_launches((64,), ("bfloat16",), ("all",)),
-    ]
-    yield from (c for c in parts if "entmax 1.5" in c.name)
+    """What the documentation lists.
+
+    Of the row kernels everything: maps, regimes, shapes, dtypes. Of attention every map, regime and
+    shape of blocks with all conditions and dropout at once, which need most; the most common map
+    without any of them, too. float16 and bfloat16 have the same blocks.
+    """
+    every = tuple(attention_launches((64, 128, 256), ("float16", "float32"), ("all",), dropout=0.1))
+    first = ("entmax 1.5", "per row")
+    yield from (launch for launch in every if any(name in launch.name for name in first))
     yield from row_launches(("float32",))
-    yield from (c for c in row_launches(("float16", "bfloat16")) if "1 x 1024" in c.name)
-    for part in attention_launches((64,), ("float16", "float32"), ("all",), dropout=0.1):
-        if "entmax 1.5" in part.name:
-            yield part
-    for largest in _LARGEST:
-        yield from (c for c in parts if largest in c.name and "bfloat16" not in c.name)
+    yield from (launch for launch in every if not any(name in launch.name for name in first))
+    plain = attention_launches((64, 128, 256), ("float16", "float32"), ("plain",))
+    yield from (launch for launch in plain if "entmax 1.5" in launch.name)
+    half = attention_launches((64,), ("bfloat16",), ("all",), dropout=0.1)
+    yield from (launch for launch in half if "entmax 1.5" in launch.name)
+    yield from row_launches(("float16", "bfloat16"))
 
 
 def few_launches() -> Iterator[Launch]:

@@ -79,16 +79,16 @@ def forward(
         (visible.period, count, rows // visible.period, along),
     )
     output = queries.new_empty(groups, rows, e)
-    shared = (call.own, call.stride, call.conditions)
-    last = (state.sizes, call.plan)
+    inputs = queries, keys, values
+    shared = call.own, call.conditions
+    last = state.sizes, call.plan
     with torch.cuda.device_of(queries):
         threshold_kernel[(across, heads)](
-            queries, keys, *shared, state.rows, state.lists, *last, **call.options
+            inputs, *shared, state.rows, state.lists, *last, **call.options
         )
-        tensors = queries, keys, values, output, *shared, call.dropout
-        output_kernel[(across, heads)](
-            *tensors, state.rows, state.lists, state.used, *last, **call.options
-        )
+        found = call.dropout, state.rows, state.lists, state.used
+        options = call.options | call.registers.get("output", {})
+        output_kernel[(across, heads)](inputs, output, *shared, *found, *last, **options)
     return output, state
 
 
@@ -103,29 +103,25 @@ def backward(
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
     call = state.arguments
     cotangent = cotangent.contiguous()
-    in_queries, in_keys, in_values = (torch.empty_like(x) for x in (queries, keys, values))
+    inputs = queries, keys, values
+    in_queries, in_keys, in_values = (torch.empty_like(x) for x in inputs)
     sums = state.rows.new_empty(2, state.rows.shape[1])
     in_parameter = sums.new_empty(queries.shape[:2] if wanted else 1)
     heads, across, along = state.used.shape
-    tensors = queries, keys, values, cotangent
-    shared = (call.own, call.stride, call.conditions, call.dropout, state.rows, sums)
+    shared = call.own, call.conditions, call.dropout, state.rows, sums
     plan = call.plan._replace(WANTED=wanted)
     with torch.cuda.device_of(queries):
         outputs = in_queries, in_parameter
+        lists = state.lists, state.used, state.sizes
+        options = call.options | call.registers.get("queries", {})
         queries_kernel[(across, heads)](
-            *tensors,
-            *outputs,
-            *shared,
-            state.lists,
-            state.used,
-            state.sizes,
-            plan,
-            **call.options,
-            **call.more_registers,
+            inputs, cotangent, outputs, *shared, *lists, plan, **options
         )
         outputs = in_keys, in_values
+        last = state.used, state.sizes, call.plan
+        options = call.options | call.registers.get("keys", {})
         keys_kernel[(along, queries.shape[0])](
-            *tensors, *outputs, *shared, state.used, state.sizes, call.plan, **call.options
+            inputs, cotangent, outputs, *shared, *last, **options
         )
     return in_queries, in_keys, in_values, in_parameter if wanted else None
 

@@ -8,13 +8,15 @@ import triton.language as tl
 
 from hopfy._kernels.attention.gpu_blocks import (
     block_scores,
+    first_pair,
+    first_row,
     held_rows,
     kept,
-    load_own,
     load_rows,
+    of_group,
     product,
     product_of_rows,
-    query_source,
+    query_block,
     store_rows,
 )
 from hopfy._kernels.attention.gpu_forward import row_state
@@ -32,14 +34,10 @@ __all__ = ["keys_kernel", "queries_kernel"]
 
 @triton.jit
 def queries_kernel(
-    queries,
-    keys,
-    values,
+    inputs,
     cotangent,
-    in_queries,
-    in_parameter,
+    outputs,
     own,
-    stride,
     conditions,
     dropout,
     rows,
@@ -49,24 +47,19 @@ def queries_kernel(
     sizes,
     PLAN: tl.constexpr,
 ):
-    period, count, repeat, along = sizes
-    order, counts = lists
+    in_queries, in_parameter = outputs
     block, head = tl.program_id(0), tl.program_id(1)
-    source = query_source(queries, keys, head, block, sizes, conditions, PLAN)
-    m = block * PLAN.BM + tl.arange(0, PLAN.BM)
-    there = m < period
-    row = head.to(tl.int64) * period + m
-    at = head.to(tl.int64) * period + block * PLAN.BM
-    own = load_own(own, stride, row, there, PLAN)
+    source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
+    at = first_row(head, block, sizes, PLAN)
     outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
-    group = (head // repeat).to(tl.int64)
-    keys += group * count * PLAN.D
-    values += group * count * PLAN.E
-    order += (head.to(tl.int64) * tl.num_programs(0) + block) * along
-    used += (head.to(tl.int64) * tl.num_programs(0) + block) * along
-    found = period * tl.num_programs(1).to(tl.int64)
+    keys = of_group(inputs[1], head, sizes, PLAN.D)
+    values = of_group(inputs[2], head, sizes, PLAN.E)
+    begin = first_pair(head, block, tl.num_programs(0), sizes)
+    order = lists[0] + begin
+    used += begin
+    found = sizes[0] * tl.num_programs(1).to(tl.int64)
     state = row_state(rows, row, there, found)
-    tiles = tl.load(counts + head * tl.num_programs(0) + block)
+    tiles = tl.load(lists[1] + head * tl.num_programs(0) + block)
     zero = tl.zeros((PLAN.BM,), tl.float32)
     partial = (zero, zero, zero, zero)
     for i in range(tiles):
@@ -82,7 +75,7 @@ def queries_kernel(
         if tl.load(used + n) != 0:
             p, v, _ = _block(source, n, state, own, outside, values, dropout, PLAN)
             ds = through(p, v, center, total, state, own, PLAN)
-            inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < count
+            inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < sizes[1]
             here = load_rows(keys, n * PLAN.BN, inside, PLAN.D, PLAN.BD, PLAN.UPCAST)
             result += product(ds.to(here.dtype), here)
             if PLAN.WANTED and PLAN.KIND != 2:
@@ -101,14 +94,10 @@ def queries_kernel(
 
 @triton.jit
 def keys_kernel(
-    queries,
-    keys,
-    values,
+    inputs,
     cotangent,
-    in_keys,
-    in_values,
+    outputs,
     own,
-    stride,
     conditions,
     dropout,
     rows,
@@ -117,10 +106,10 @@ def keys_kernel(
     sizes,
     PLAN: tl.constexpr,
 ):
-    period, count, repeat, along = sizes
+    period, count, repeat, _ = sizes
     n = tl.program_id(0)
     group = tl.program_id(1).to(tl.int64)
-    values += group * count * PLAN.E
+    values = inputs[2] + group * count * PLAN.E
     found = period * tl.num_programs(1).to(tl.int64) * repeat
     blocks = tl.cdiv(period, PLAN.BM)
     in_key = tl.zeros((PLAN.BN, PLAN.BD), tl.float32)
@@ -128,13 +117,11 @@ def keys_kernel(
     for i in range(repeat * blocks):
         head = tl.program_id(1) * repeat + i // blocks
         block = i % blocks
-        if tl.load(used + (head.to(tl.int64) * blocks + block) * along + n) != 0:
-            source = query_source(queries, keys, head, block, sizes, conditions, PLAN)
-            m = block * PLAN.BM + tl.arange(0, PLAN.BM)
-            there = m < period
-            row = head.to(tl.int64) * period + m
-            at = head.to(tl.int64) * period + block * PLAN.BM
-            numbers = load_own(own, stride, row, there, PLAN)
+        if tl.load(used + first_pair(head, block, blocks, sizes) + n) != 0:
+            source, there, row, numbers = query_block(
+                inputs, own, head, block, sizes, conditions, PLAN
+            )
+            at = first_row(head, block, sizes, PLAN)
             outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
             state = row_state(rows, row, there, found)
             p, v, dropped = _block(source, n, state, numbers, outside, values, dropout, PLAN)
@@ -143,12 +130,12 @@ def keys_kernel(
             ds = through(p, v, center, total, state, numbers, PLAN)
             outside = load_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN.UPCAST)
             in_value += product(tl.trans(dropped).to(outside.dtype), outside)
-            q = load_rows(queries, at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
+            q = load_rows(inputs[0], at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
             in_key += product(tl.trans(ds).to(q.dtype), q)
     inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < count
     at = group * count + n * PLAN.BN
-    store_rows(in_keys, at, inside, in_key * conditions[0], PLAN.D, PLAN.BD)
-    store_rows(in_values, at, inside, in_value, PLAN.E, PLAN.BE)
+    store_rows(outputs[0], at, inside, in_key * conditions[0], PLAN.D, PLAN.BD)
+    store_rows(outputs[1], at, inside, in_value, PLAN.E, PLAN.BE)
 
 
 @triton.jit

@@ -16,16 +16,18 @@ from hopfy._kernels.threshold.gpu import INFINITY
 
 __all__ = [
     "block_scores",
+    "first_pair",
+    "first_row",
     "held_rows",
     "is_visible",
     "kept",
     "last_block",
     "listed",
-    "load_own",
     "load_rows",
+    "of_group",
     "product",
     "product_of_rows",
-    "query_source",
+    "query_block",
     "store_rows",
     "visited",
 ]
@@ -96,15 +98,14 @@ def product_of_rows(left, there, right, first, inside, size, chunk):
 
 
 @triton.jit
-def load_own(own, stride, row, there, PLAN: tl.constexpr):
+def _load_own(own, row, there, PLAN: tl.constexpr):
     """The map's parameters for each row: alpha - 1, or the two parts of k."""
-    if len(own) == 1:
-        return (_parameter(own[0], stride, row, there, PLAN),)
+    values, stride = own
+    if len(values) == 1:
+        return (_parameter(values[0], stride, row, there, PLAN),)
     else:
-        return (
-            _parameter(own[0], stride, row, there, PLAN),
-            _parameter(own[1], stride, row, there, PLAN),
-        )
+        whole = _parameter(values[0], stride, row, there, PLAN)
+        return whole, _parameter(values[1], stride, row, there, PLAN)
 
 
 @triton.jit
@@ -119,17 +120,45 @@ def _parameter(a, stride, row, there, PLAN: tl.constexpr):
 
 
 @triton.jit
-def query_source(queries, keys, head, block, sizes, conditions, PLAN: tl.constexpr):
+def query_block(inputs, own, head, block, sizes, conditions, PLAN: tl.constexpr):
+    """The source of a block of queries; which of them are there, their rows, their parameters."""
+    source = _query_source(inputs, head, block, sizes, conditions, PLAN)
+    m = block * PLAN.BM + tl.arange(0, PLAN.BM)
+    there = m < sizes[0]
+    row = head.to(tl.int64) * sizes[0] + m
+    return source, there, row, _load_own(own, row, there, PLAN)
+
+
+@triton.jit
+def first_row(head, block, sizes, PLAN: tl.constexpr):
+    """The row of the block's first query."""
+    return head.to(tl.int64) * sizes[0] + block * PLAN.BM
+
+
+@triton.jit
+def first_pair(head, block, blocks, sizes):
+    """Where the pairs of this block of queries with all blocks of keys begin."""
+    return (head.to(tl.int64) * blocks + block) * sizes[3]
+
+
+@triton.jit
+def of_group(pointer, head, sizes, size):
+    """The keys or values that this head of queries reads."""
+    return pointer + (head // sizes[2]).to(tl.int64) * sizes[1] * size
+
+
+@triton.jit
+def _query_source(inputs, head, block, sizes, conditions, PLAN: tl.constexpr):
     """Queries of one block, and everything that decides their scores.
 
     The number of keys of a block and of columns of a chunk are there as shapes: only these stay
     constants in a tuple.
     """
-    period, count, repeat, along = sizes
+    period, count, _, along = sizes
     m = block * PLAN.BM + tl.arange(0, PLAN.BM)
-    first = head.to(tl.int64) * period + block * PLAN.BM
-    q = held_rows(queries, first, m < period, PLAN.D, PLAN.BD, PLAN)
-    k = keys + (head // repeat).to(tl.int64) * count * PLAN.D
+    first = first_row(head, block, sizes, PLAN)
+    q = held_rows(inputs[0], first, m < period, PLAN.D, PLAN.BD, PLAN)
+    k = of_group(inputs[1], head, sizes, PLAN.D)
     columns = tl.arange(0, PLAN.BN)
     chunk = tl.arange(0, PLAN.CHUNK)
     return q, k, count, along, head, block, m, period, conditions, PLAN.D, columns, chunk

@@ -8,14 +8,16 @@ import triton.language as tl
 
 from hopfy._kernels.attention.gpu_blocks import (
     block_scores,
+    first_pair,
+    first_row,
     is_visible,
     kept,
     last_block,
     listed,
-    load_own,
     load_rows,
+    of_group,
     product,
-    query_source,
+    query_block,
     store_rows,
     visited,
 )
@@ -26,24 +28,16 @@ __all__ = ["factors_kernel", "output_kernel", "row_state", "threshold_kernel"]
 
 
 @triton.jit
-def threshold_kernel(
-    queries, keys, own, stride, conditions, rows, lists, sizes, PLAN: tl.constexpr
-):
-    period, _, _, along = sizes
-    order, counts = lists
+def threshold_kernel(inputs, own, conditions, rows, lists, sizes, PLAN: tl.constexpr):
     block, head = tl.program_id(0), tl.program_id(1)
-    source = query_source(queries, keys, head, block, sizes, conditions, PLAN)
-    m = block * PLAN.BM + tl.arange(0, PLAN.BM)
-    there = m < period
-    row = head.to(tl.int64) * period + m
-    own = load_own(own, stride, row, there, PLAN)
-    order += (head.to(tl.int64) * tl.num_programs(0) + block) * along
+    source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
+    order = lists[0] + first_pair(head, block, tl.num_programs(0), sizes)
     if PLAN.KIND == 2:
         end = last_block(source)
         top, spoiled = _tops(source, end, PLAN)
         ready = there & (top > -INFINITY) & ~spoiled
         top = tl.where(ready, top, 0.0)
-        extra = subset_bracket(visited, source, end, ready, top, own)
+        extra = subset_bracket(visited, source, end, ready, top, own, PLAN)
         floor = tl.where(ready, top + extra[1], INFINITY)
         tiles = _list_above(source, order, floor, end)
         top = tl.where(there & ~ready, -INFINITY, top)
@@ -55,8 +49,8 @@ def threshold_kernel(
     tl.debug_barrier()  # other threads of this program read the list
     safe = tl.where(ready, top, 0.0)
     first, second = solve_rows(listed, (source, order), tiles, ready, safe, own, extra, PLAN)
-    tl.store(counts + head * tl.num_programs(0) + block, tiles)
-    total = period * tl.num_programs(1).to(tl.int64)
+    tl.store(lists[1] + head * tl.num_programs(0) + block, tiles)
+    total = sizes[0] * tl.num_programs(1).to(tl.int64)
     tl.store(rows + row, tl.where(spoiled, float("nan"), top), mask=there)
     tl.store(rows + total + row, first, mask=there)
     tl.store(rows + 2 * total + row, second, mask=there)
@@ -115,45 +109,27 @@ def _seen(scores, top, spoiled):
 
 @triton.jit
 def output_kernel(
-    queries,
-    keys,
-    values,
-    output,
-    own,
-    stride,
-    conditions,
-    dropout,
-    rows,
-    lists,
-    used,
-    sizes,
-    PLAN: tl.constexpr,
+    inputs, output, own, conditions, dropout, rows, lists, used, sizes, PLAN: tl.constexpr
 ):
-    period, count, repeat, along = sizes
-    order, counts = lists
     block, head = tl.program_id(0), tl.program_id(1)
-    source = query_source(queries, keys, head, block, sizes, conditions, PLAN)
-    m = block * PLAN.BM + tl.arange(0, PLAN.BM)
-    there = m < period
-    row = head.to(tl.int64) * period + m
-    own = load_own(own, stride, row, there, PLAN)
-    values += (head // repeat).to(tl.int64) * count * PLAN.E
-    begin = (head.to(tl.int64) * tl.num_programs(0) + block) * along
-    found = period * tl.num_programs(1).to(tl.int64)
+    source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
+    values = of_group(inputs[2], head, sizes, PLAN.E)
+    begin = first_pair(head, block, tl.num_programs(0), sizes)
+    found = sizes[0] * tl.num_programs(1).to(tl.int64)
     top, first, second = _thresholds(rows, row, there, found)
     ready = top > -INFINITY
     total = tl.zeros((PLAN.BM,), tl.float32)
     result = tl.zeros((PLAN.BM, PLAN.BE), tl.float32)
     columns = tl.arange(0, PLAN.BN)
-    for i in range(tl.load(counts + head * tl.num_programs(0) + block)):
-        n = tl.load(order + begin + i)
+    for i in range(tl.load(lists[1] + head * tl.num_programs(0) + block)):
+        n = tl.load(lists[0] + begin + i)
         p = weights_of(block_scores(source, n), (top, first, second, total), own, PLAN)
         p = tl.where(ready[:, None], p, 0.0)
         if tl.max(tl.max(p, 1), 0) > 0.0:
             total += tl.sum(p, 1)
             if PLAN.DROP:
-                p *= kept(dropout, head, m, n, columns)
-            inside = n * PLAN.BN + columns < count
+                p *= kept(dropout, head, source[6], n, columns)
+            inside = n * PLAN.BN + columns < sizes[1]
             v = load_rows(values, n * PLAN.BN, inside, PLAN.E, PLAN.BE, PLAN.UPCAST)
             result += product(p.to(v.dtype), v)
             tl.store(used + begin + n, 1)
@@ -162,7 +138,7 @@ def output_kernel(
     else:
         total = tl.where(total > 0.0, total, 1.0)
     result = tl.where((top != top)[:, None], float("nan"), result / total[:, None])
-    at = head.to(tl.int64) * period + block * PLAN.BM
+    at = first_row(head, block, sizes, PLAN)
     store_rows(output, at, there, result, PLAN.E, PLAN.BE)
     tl.store(rows + 3 * found + row, total, mask=there)
 

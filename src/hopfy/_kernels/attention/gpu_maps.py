@@ -32,7 +32,6 @@ __all__ = [
 KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 
 _LN2 = tl.constexpr(0.6931471805599453)
-_HUGE = tl.constexpr(3.0e38)
 
 _entmax_root = entmax.root_of
 _normmax_root = normmax.root_of
@@ -43,6 +42,8 @@ _curvatures = normmax.curvatures
 _clip_root = ksubsets.clip_root
 _clipped = ksubsets.clipped
 _excess_of = ksubsets.excess_of
+_subset_slopes = ksubsets.slopes_of
+_parts_within = ksubsets.parts_within
 
 
 # --- forward --------------------------------------------------------------------------------------
@@ -61,47 +62,41 @@ def margin_of(own, KIND: tl.constexpr):
 def solve_rows(tile: tl.constexpr, source, tiles, ready, top, own, extra, PLAN: tl.constexpr):
     """Two numbers of each row for `weights_of`."""
     if PLAN.KIND == 0:
-        return _entmax_root(tile, source, tiles, ready, top, own, PLAN.REGIME)
+        return _entmax_root(tile, source, tiles, ready, top, own, PLAN)
     elif PLAN.KIND == 1:
-        return _normmax_root(tile, source, tiles, ready, top, own, PLAN.REGIME)
+        return _normmax_root(tile, source, tiles, ready, top, own, PLAN)
     else:
-        return _subset_root(tile, source, tiles, top, extra)
+        return _subset_root(tile, source, tiles, top, extra, PLAN)
 
 
 @triton.jit
-def subset_bracket(tile: tl.constexpr, source, tiles, ready, top, own):
+def subset_bracket(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr):
     """For k-subsets: k where a row has fewer entries, which rows search, and a bracket below the top.
 
-    Rows that take nothing have a threshold of +inf, those that take all a huge negative one.
+    Rows that take nothing have a threshold of +inf, those that take all -inf.
     """
-    whole, part = own
-    there = tl.zeros_like(top)
-    for j in range(tiles):
-        there += tl.sum((tile(source, j) > -INFINITY).to(tl.float32), 1)
-    part = tl.where(whole >= there, 0.0, part)
-    whole = tl.minimum(whole, there)
-    ready = ready & (whole + part > 0.0)
+    whole, part, there, ready = _parts_within(tile, source, tiles, ready, own)
     active = (ready & (whole < there)).to(tl.int32)
-    trivial = tl.where(ready, -_HUGE, INFINITY)
+    trivial = tl.where(ready, -INFINITY, INFINITY)
     high = tl.zeros_like(top)
     low = high - 1.0
     looking = active
     while tl.max(looking, 0) > 0:
-        excess, _ = _excess_of(tile, source, tiles, top, low, whole, part)
+        excess, _ = _excess_of(tile, source, tiles, low, (top, (whole, part)), PLAN)
         looking = tl.where(excess >= 0.0, 0, looking)
         high = tl.where(looking > 0, low, high)
         low = tl.where(looking > 0, 4.0 * low, low)
-    return active, low, high, whole, part, trivial
+    return active, low, high, (whole, part), trivial
 
 
 @triton.jit
-def _subset_root(tile: tl.constexpr, source, tiles, top, bracket):
+def _subset_root(tile: tl.constexpr, source, tiles, top, bracket, PLAN: tl.constexpr):
     """A score near the threshold, and the threshold from there, where it keeps its digits."""
-    active, low, high, whole, part, trivial = bracket
-    tau = _clip_root(tile, source, tiles, active, top, low, high, whole, part)
+    active, low, high, k, trivial = bracket
+    tau = _clip_root(tile, source, tiles, active, top, low, high, k, PLAN)
     slack = 4e-7 * (tl.abs(top) + tl.abs(tau)) + 1e-5
     pivot = tl.where(active > 0, top + tau, 0.0)
-    tau = _clip_root(tile, source, tiles, active, pivot, -slack, slack, whole, part)
+    tau = _clip_root(tile, source, tiles, active, pivot, -slack, slack, k, PLAN)
     return tl.where(active > 0, pivot, trivial), tl.where(active > 0, tau, 0.0)
 
 
@@ -110,9 +105,9 @@ def weights_of(scores, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row."""
     top, first, second, _ = state
     if PLAN.KIND == 0:
-        return _entmax_weights(scores, top, (first, second), own, PLAN.REGIME)
+        return _entmax_weights(scores, top, (first, second), own, PLAN)
     elif PLAN.KIND == 1:
-        return _normmax_weights(scores, top, (first, second), own, PLAN.REGIME)
+        return _normmax_weights(scores, top, (first, second), own, PLAN)
     else:
         return _clipped(scores, first, second)
 
@@ -124,9 +119,9 @@ def weights_of(scores, state, own, PLAN: tl.constexpr):
 def row_sums(sums, p, v, state, own, PLAN: tl.constexpr):
     """Add a tile to the sums over a row that the Jacobian needs; see `means_of`."""
     if PLAN.KIND == 0:
-        return add_to_mean(_entmax_slopes(p, own[0]), v, sums)
+        return add_to_mean(_entmax_slopes(p, own, PLAN), v, sums)
     elif PLAN.KIND == 2:
-        return add_to_mean(((p > 0.0) & (p < 1.0)).to(tl.float32), v, sums)
+        return add_to_mean(_subset_slopes(p, own, PLAN), v, sums)
     else:
         alpha = own[0]
         first, second, third, fourth = sums
@@ -159,9 +154,9 @@ def through(p, v, center, total, state, own, PLAN: tl.constexpr):
         return tl.where(kappa > 0.0, kappa * (v - center[:, None]) - p * total[:, None], 0.0)
     else:  # the origin and the mean beside it
         if PLAN.KIND == 0:
-            g = _entmax_slopes(p, own[0])
+            g = _entmax_slopes(p, own, PLAN)
         else:
-            g = ((p > 0.0) & (p < 1.0)).to(tl.float32)
+            g = _subset_slopes(p, own, PLAN)
         return tl.where(g > 0.0, g * ((v - center[:, None]) - total[:, None]), 0.0)
 
 

@@ -15,11 +15,11 @@ from hopfy._kernels.attention.types import Family, Visible
 from hopfy._kernels.entmax import gpu as entmax
 from hopfy._kernels.ksubsets import gpu as ksubsets
 from hopfy._kernels.normmax import gpu as normmax
-from hopfy._kernels.rows.gpu import Parameters, lanes_of_a_warp, parameter_of
+from hopfy._kernels.rows.gpu import Parameters, alpha_of, lanes_of_a_warp
 
 __all__ = ["Arguments", "Blocks", "Plan", "arguments_of", "blocks_for"]
 
-_REGIMES = {"entmax": entmax, "normmax": normmax}
+_REGIMES = {"entmax": entmax.REGIMES, "normmax": normmax.REGIMES}
 
 
 class Blocks(NamedTuple):
@@ -66,13 +66,12 @@ class Plan(NamedTuple):
 class Arguments(NamedTuple):
     """What all kernels of a call share."""
 
-    own: tuple[Any, ...]
-    stride: int
+    own: tuple[Any, ...]  # the map's parameters, and the stride of their rows
     conditions: tuple[Any, ...]
     dropout: tuple[Any, ...]
     plan: Plan
     options: dict[str, int]
-    more_registers: dict[str, int]  # options of the kernel that needs most of them
+    registers: dict[str, dict[str, int]]  # more options, by kernel
 
 
 def arguments_of(
@@ -104,10 +103,21 @@ def arguments_of(
     conditions = (scale, *_conditions(visible, queries.device, blocks))
     drop = (seed, share, factor)
     options = {"num_warps": blocks.warps, "num_stages": 1}
-    # NVIDIA's compiler would rather spill a few registers than let one block less run at a time.
-    crowded = heavy and queries.dtype == torch.float32 and lanes == 32
-    more = {"maxnreg": 168} if crowded else {}
-    return Arguments(own.values, own.stride, conditions, drop, plan, options, more)
+    more = _registers(blocks, queries.dtype, heavy) if lanes == 32 else {}
+    return Arguments((own.values, own.stride), conditions, drop, plan, options, more)
+
+
+def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dict[str, int]]:
+    """Limits for the kernels that NVIDIA's compiler would squeeze into 128 registers.
+
+    It would rather spill a few of them than let only one block run at a time; a limit is obeyed.
+    """
+    wide = max(blocks.BD, blocks.BE)
+    if dtype == torch.float32:
+        crowded = [("queries", wide > 64 or heavy), ("keys", wide > 64)]
+    else:
+        crowded = [("output", wide > 128)]
+    return {kernel: {"maxnreg": 192} for kernel, is_crowded in crowded if is_crowded}
 
 
 def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
@@ -115,10 +125,8 @@ def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
     parameter = family.parameter[..., None] if family.parameter.ndim else family.parameter
     if family.kind == "ksubsets":
         return ksubsets.parts_of(parameter, queries), 0, False
-    module = _REGIMES[family.kind]
-    own = parameter_of(parameter, queries, lambda alpha: alpha - 1)
-    regime = module.regime_of(own)
-    return own, module.REGIMES[regime], regime in module.HEAVY
+    own = alpha_of(parameter, queries)
+    return own, *_REGIMES[family.kind].of(own)
 
 
 def _conditions(visible: Visible, device: torch.device, blocks: Blocks) -> tuple[Any, ...]:

@@ -12,16 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopfy._kernels.rows.gpu import (
-    ENTRY,
-    NUMBER,
-    Parameters,
-    centered,
-    solve_rows_of,
-    through_rows_of,
-    write,
-)
-from hopfy._kernels.threshold.gpu import INFINITY, advance, row_top, smallest_passing
+from hopfy._kernels.rows.gpu import ENTRY, Parameters, own_tile, solve_rows_of, through_rows_of
+from hopfy._kernels.threshold.gpu import INFINITY, falling_root, smallest_passing
 
 __all__ = ["solve", "vjp"]
 
@@ -31,12 +23,12 @@ def solve(scores: Tensor, upper: Tensor) -> Tensor:
 
     A row whose upper bounds add up to less than one takes all of them.
     """
-    return solve_rows_of(_solve, scores, _bounds(upper, scores), heavy=True)
+    return solve_rows_of((_find, _weigh), scores, _bounds(upper, scores), heavy=True)
 
 
 def vjp(weights: Tensor, upper: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    return through_rows_of(_through, weights, cotangent, _bounds(upper, weights))
+    return through_rows_of(_slopes, weights, cotangent, _bounds(upper, weights))
 
 
 def _bounds(upper: Tensor, rows: Tensor) -> Parameters:
@@ -48,85 +40,65 @@ def _bounds(upper: Tensor, rows: Tensor) -> Parameters:
 
 
 @triton.jit
-def _caps(tile: tl.constexpr, scores, own, j, OWN: tl.constexpr):
-    """The upper bounds of tile j, at most 1, and 0 for what may not be selected."""
-    if OWN == ENTRY:
-        caps = tile(own[0], j)
+def _find(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr):
+    """The pivot, and the threshold from there: -inf where all bounds are taken."""
+    room = tl.zeros_like(top)
+    for j in range(tiles):
+        room += tl.sum(_caps(tile(source, j), own_tile(tile, own, j, PLAN), PLAN), 1)
+    active = (ready & (room > 1.0)).to(tl.int32)
+    lowest = tl.zeros_like(top) - INFINITY
+    one = tl.zeros_like(top) + 1.0
+    pivot = smallest_passing(tile, source, tiles, active, lowest, top, _above, own, one, PLAN)
+    pivot = tl.where(active > 0, pivot, 0.0)
+    extra = (pivot, own)
+    tau = falling_root(tile, source, tiles, active, -one, -one, one - 1.0, _excess, extra, PLAN)
+    return pivot, tl.where(active > 0, tau, -INFINITY)
+
+
+@triton.jit
+def _caps(scores, own, PLAN: tl.constexpr):
+    """The upper bounds of a tile, at most 1, and 0 for what may not be selected."""
+    if PLAN.OWN == ENTRY:
+        caps = own[0]
     else:
         caps = own[0][:, None] + tl.zeros_like(scores)
     return tl.where(scores > -INFINITY, tl.minimum(tl.maximum(caps, 0.0), 1.0), 0.0)
 
 
 @triton.jit
-def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
-    top, spoiled = row_top(tile, source, tiles, PLAN.R)
-    room = tl.zeros_like(top)
-    for j in range(tiles):
-        room += tl.sum(_caps(tile, tile(source, j), own, j, PLAN.OWN), 1)
-    poor = room <= 1.0
-    ready = (top > -INFINITY) & ~spoiled
-    active = (ready & ~poor).to(tl.int32)
-    lowest = tl.zeros_like(top) - INFINITY
-    one = tl.zeros_like(top) + 1.0
-    if PLAN.OWN == ENTRY:
-        pivot = smallest_passing(tile, source, tiles, active, lowest, top, _entries_above, own, one)
-    else:
-        pivot = smallest_passing(tile, source, tiles, active, lowest, top, _numbers_above, own, one)
-    pivot = tl.where(active > 0, pivot, 0.0)
-    tau = _threshold(tile, source, tiles, active, pivot, own, PLAN)
+def _above(tile: tl.constexpr, scores, c, own, j, PLAN: tl.constexpr):
+    caps = _caps(scores, own_tile(tile, own, j, PLAN), PLAN)
+    return tl.where(scores > c[:, None], caps, 0.0)
+
+
+@triton.jit
+def _weigh(scores, top, state, own, PLAN: tl.constexpr):
+    pivot, tau = state
+    caps = _caps(scores, own, PLAN)
+    lead = tl.maximum((scores - pivot[:, None]) - tau[:, None], 0.0)
+    return tl.where((tau > -INFINITY)[:, None], tl.minimum(lead, caps), caps)
+
+
+@triton.jit
+def _excess(tile: tl.constexpr, source, tiles, tau, extra, PLAN: tl.constexpr):
+    """By how much ``sum min(cap, (score - pivot - tau)_+)`` exceeds 1, and how many are free."""
+    pivot, own = extra
+    total = tl.zeros_like(pivot)
+    free = tl.zeros_like(pivot)
     for j in range(tiles):
         scores = tile(source, j)
-        caps = _caps(tile, scores, own, j, PLAN.OWN)
-        y = tl.minimum(tl.maximum((scores - pivot[:, None]) - tau[:, None], 0.0), caps)
-        y = tl.where(poor[:, None], caps, y)
-        y = tl.where(ready[:, None], y, 0.0)
-        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), y))
+        caps = _caps(scores, own_tile(tile, own, j, PLAN), PLAN)
+        lead = (scores - pivot[:, None]) - tau[:, None]
+        total += tl.sum(tl.minimum(tl.maximum(lead, 0.0), caps), 1)
+        free += tl.sum(((lead > 0.0) & (lead < caps)).to(tl.float32), 1)
+    return total - 1.0, free
 
 
 @triton.jit
-def _entries_above(tile: tl.constexpr, scores, c, own, j):
-    return tl.where(scores > c[:, None], _caps(tile, scores, own, j, ENTRY), 0.0)
-
-
-@triton.jit
-def _numbers_above(tile: tl.constexpr, scores, c, own, j):
-    return tl.where(scores > c[:, None], _caps(tile, scores, own, j, NUMBER), 0.0)
-
-
-@triton.jit
-def _threshold(tile: tl.constexpr, source, tiles, active, pivot, own, PLAN: tl.constexpr):
-    """The root tau in [-1, 0] of ``sum min(cap, (score - pivot - tau)_+) = 1``."""
-    low = tl.zeros_like(pivot) - 1.0
-    high = tl.zeros_like(pivot)
-    tau = low
-    step = high + INFINITY
-    while tl.max(active, 0) > 0:
-        total = tl.zeros_like(pivot)
-        free = tl.zeros_like(pivot)
-        for j in range(tiles):
-            scores = tile(source, j)
-            caps = _caps(tile, scores, own, j, PLAN.OWN)
-            lead = (scores - pivot[:, None]) - tau[:, None]
-            total += tl.sum(tl.minimum(tl.maximum(lead, 0.0), caps), 1)
-            free += tl.sum(((lead > 0.0) & (lead < caps)).to(tl.float32), 1)
-        excess = total - 1.0
-        low = tl.where(excess >= 0.0, tl.maximum(low, tau), low)
-        high = tl.where(excess <= 0.0, tl.minimum(high, tau), high)
-        middle = 0.5 * (low + high)
-        target = tl.where(free > 0.0, tau + excess / tl.maximum(free, 1.0), middle)
-        active, tau, step = advance(active, low, high, tau, target, step, 6e-8)
-    return tau
-
-
-@triton.jit
-def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
-    centered(_is_free, tile, y, v, tiles, rows, gradient, own, PLAN)
-
-
-@triton.jit
-def _is_free(tile: tl.constexpr, y, own, j, PLAN: tl.constexpr):
+def _slopes(y, own, PLAN: tl.constexpr):
+    """1 for weights between 0 and their bounds."""
     if PLAN.OWN == ENTRY:
-        caps = tile(own[0], j)
+        caps = own[0]
     else:
         caps = own[0][:, None] + tl.zeros_like(y)
     return ((y > 0.0) & (y < caps)).to(tl.float32)

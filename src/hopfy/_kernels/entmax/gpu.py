@@ -13,12 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from hopfy._kernels.rows.gpu import (
-    Parameters,
-    centered,
-    parameter_of,
-    solve_rows_of,
+    Regimes,
+    alpha_of,
+    solve_by_alpha,
     through_rows_of,
-    write_normalized,
 )
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
@@ -28,106 +26,79 @@ from hopfy._kernels.threshold.gpu import (
     log2_of,
     power,
     power_of_rest,
-    row_top,
     smallest_passing,
 )
 
-__all__ = ["HEAVY", "REGIMES", "regime_of", "root_of", "slopes_of", "solve", "vjp", "weights_of"]
+__all__ = ["REGIMES", "root_of", "slopes_of", "solve", "vjp", "weights_of"]
 
 # What a kernel is compiled for.
 SOFTMAX, SQUARE, SPARSEMAX = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 CONVEX, CONCAVE, ARGMAX, ANY = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
-REGIMES = {
-    "softmax": 0,
-    "1.5": 1,
-    "sparsemax": 2,
-    "1 to 2": 3,
-    "above 2": 4,
-    "argmax": 5,
-    "per row": 6,
-}
-HEAVY = {"above 2", "per row"}
+REGIMES = Regimes(
+    ("softmax", "1.5", "sparsemax", "1 to 2", "above 2", "argmax", "per row"),
+    {0.0: "softmax", 0.5: "1.5", 1.0: "sparsemax", float("inf"): "argmax"},
+    frozenset({"above 2", "per row"}),
+)
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
-    own = parameter_of(alpha, scores, lambda alpha: alpha - 1)
-    regime = regime_of(own)
-    return solve_rows_of(_solve, scores, own, REGIMES[regime], regime in HEAVY)
+    return solve_by_alpha((root_of, weights_of), scores, alpha, REGIMES)
 
 
 def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    own = parameter_of(alpha, weights, lambda alpha: alpha - 1)
-    return through_rows_of(_through, weights, cotangent, own)
-
-
-def regime_of(own: Parameters) -> str:
-    """The regime of a number a = alpha - 1, or of one for each row."""
-    if own.kind:
-        return "per row"
-    (a,) = own.values
-    named = {0.0: "softmax", 0.5: "1.5", 1.0: "sparsemax", float("inf"): "argmax"}
-    return named.get(a) or ("1 to 2" if a < 1 else "above 2")
+    return through_rows_of(slopes_of, weights, cotangent, alpha_of(alpha, weights))
 
 
 # --- forward --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
-    top, spoiled = row_top(tile, source, tiles, PLAN.R)
-    ready = (top > -INFINITY) & ~spoiled
-    state = root_of(tile, source, tiles, ready, top, own, PLAN.REGIME)
-    found = (top, spoiled, ready, state)
-    write_normalized(weights_of, tile, source, tiles, rows, weights, found, own, PLAN)
-
-
-@triton.jit
-def root_of(tile: tl.constexpr, source, tiles, ready, top, own, REGIME: tl.constexpr):
+def root_of(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr):
     """Two numbers per row for `weights_of`: the smallest selected score (a > 1), and the root."""
     (a,) = own
     edge, root = top, tl.zeros_like(top) + 1.0
     active = ready.to(tl.int32)
-    if REGIME == SPARSEMAX:
+    if PLAN.REGIME == SPARSEMAX:
         root = convex_root(tile, source, tiles, active, top, a, a, 1)
-    elif REGIME == SQUARE:
+    elif PLAN.REGIME == SQUARE:
         root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 2)
-    elif REGIME == CONVEX:
+    elif PLAN.REGIME == CONVEX:
         root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 0)
-    elif REGIME == CONCAVE:
-        edge, root = _concave_root(tile, source, tiles, active, top, a)
-    elif REGIME == ANY:
+    elif PLAN.REGIME == CONCAVE:
+        edge, root = _concave_root(tile, source, tiles, active, top, a, PLAN)
+    elif PLAN.REGIME == ANY:
         convex = (a > 0.0) & (a <= 1.0)
         concave = (a > 1.0) & (a < INFINITY)
         b = tl.where(convex, a, 0.5)
         here = tl.where(convex, active, 0)
         s = convex_root(tile, source, tiles, here, top, b, 1.0 / b, 0)
         here = tl.where(concave, active, 0)
-        edge, root = _concave_root(tile, source, tiles, here, top, tl.where(concave, a, 2.0))
+        edge, root = _concave_root(tile, source, tiles, here, top, tl.where(concave, a, 2.0), PLAN)
         root = tl.where(convex, s, root)
     return edge, root
 
 
 @triton.jit
-def weights_of(scores, top, state, own, REGIME: tl.constexpr):
+def weights_of(scores, top, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row."""
     edge, root = state
     (a,) = own
-    if REGIME == SOFTMAX:
+    if PLAN.REGIME == SOFTMAX:
         return _softmax(scores, top)
-    elif REGIME == ARGMAX:
+    elif PLAN.REGIME == ARGMAX:
         return (scores == top[:, None]).to(tl.float32)
-    elif REGIME == CONCAVE:
+    elif PLAN.REGIME == CONCAVE:
         return _concave(scores, edge, root, a)
-    elif REGIME == ANY:
-        p = _convex(scores, top, root, tl.where((a > 0.0) & (a <= 1.0), a, 0.5), REGIME)
+    elif PLAN.REGIME == ANY:
+        p = _convex(scores, top, root, tl.where((a > 0.0) & (a <= 1.0), a, 0.5), PLAN)
         p = tl.where((a == 0.0)[:, None], _softmax(scores, top), p)
         b = tl.where((a > 1.0) & (a < INFINITY), a, 2.0)
         p = tl.where((a > 1.0)[:, None], _concave(scores, edge, root, b), p)
         return tl.where((a == INFINITY)[:, None], (scores == top[:, None]).to(tl.float32), p)
     else:
-        return _convex(scores, top, root, a, REGIME)
+        return _convex(scores, top, root, a, PLAN)
 
 
 @triton.jit
@@ -136,19 +107,19 @@ def _softmax(scores, top):
 
 
 @triton.jit
-def _convex(scores, top, root, a, REGIME: tl.constexpr):
+def _convex(scores, top, root, a, PLAN: tl.constexpr):
     z = distance(scores, top, a) * (1.0 / root)[:, None]
     u = tl.maximum(1.0 - z, 0.0)
-    if REGIME == SPARSEMAX:
+    if PLAN.REGIME == SPARSEMAX:
         return u
-    elif REGIME == SQUARE:
+    elif PLAN.REGIME == SQUARE:
         return u * u
     else:
         return power_of_rest(z, (1.0 / a)[:, None])
 
 
 @triton.jit
-def _lead_power(tile: tl.constexpr, scores, c, a, j):
+def _lead_power(tile: tl.constexpr, scores, c, a, j, PLAN: tl.constexpr):
     """((a (score - c))_+) ** (1 / a): what a threshold c gives to each entry."""
     return power((scores - c[:, None]) * a[:, None], (1.0 / a)[:, None])
 
@@ -175,11 +146,11 @@ def _weights_and_slopes(scores, edge, w, a):
 
 
 @triton.jit
-def _concave_root(tile: tl.constexpr, source, tiles, active, top, a):
+def _concave_root(tile: tl.constexpr, source, tiles, active, top, a, PLAN: tl.constexpr):
     """The smallest selected score and its weight w, by the convex equation ``sum p(w) = 1``."""
     one = tl.zeros_like(top) + 1.0
     low = top - 1.000001 / a
-    edge = smallest_passing(tile, source, tiles, active, low, top, _lead_power, a, one)
+    edge = smallest_passing(tile, source, tiles, active, low, top, _lead_power, a, one, PLAN)
     selected = tl.zeros_like(top)
     for j in range(tiles):
         selected += tl.sum((tile(source, j) >= edge[:, None]).to(tl.float32), 1)
@@ -206,18 +177,9 @@ def _concave_root(tile: tl.constexpr, source, tiles, active, top, a):
 
 
 @triton.jit
-def _through(tile: tl.constexpr, p, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
-    centered(_slopes, tile, p, v, tiles, rows, gradient, own, PLAN)
-
-
-@triton.jit
-def _slopes(tile: tl.constexpr, p, own, j, PLAN: tl.constexpr):
-    return slopes_of(p, own[0])
-
-
-@triton.jit
-def slopes_of(p, a):
+def slopes_of(p, own, PLAN: tl.constexpr):
     """g = p^(2 - alpha) on the support, 0 elsewhere and for alpha = inf; tiny weights are steep."""
+    (a,) = own
     exponent = tl.where(a < INFINITY, 1.0 - a, 0.0)[:, None]
     g = tl.minimum(power(p, exponent), 1.8e19)
     return tl.where((a < INFINITY)[:, None], g, 0.0)

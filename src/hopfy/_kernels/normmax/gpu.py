@@ -13,12 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from hopfy._kernels.rows.gpu import (
-    Parameters,
-    parameter_of,
-    solve_rows_of,
+    Regimes,
+    alpha_of,
+    solve_by_alpha,
     through_rows_of,
     write,
-    write_normalized,
 )
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
@@ -27,66 +26,47 @@ from hopfy._kernels.threshold.gpu import (
     log2_of,
     power,
     power_of_rest,
-    row_top,
 )
 
-__all__ = ["HEAVY", "REGIMES", "curvatures", "regime_of", "root_of", "solve", "vjp", "weights_of"]
+__all__ = ["REGIMES", "curvatures", "root_of", "solve", "vjp", "weights_of"]
 
 # What a kernel is compiled for.
 STEEP, PLAIN, FLAT, UNIFORM, ANY = (tl.constexpr(n) for n in range(5))
-REGIMES = {"1 to 2": 0, "2": 1, "above 2": 2, "inf": 3, "per row": 4}
-HEAVY = {"above 2", "inf", "per row"}
+REGIMES = Regimes(
+    ("1 to 2", "2", "above 2", "inf", "per row"),
+    {1.0: "2", float("inf"): "inf"},
+    frozenset({"above 2", "inf", "per row"}),
+)
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N), float32 or half; ``alpha`` is 0-d or (..., 1)."""
-    own = parameter_of(alpha, scores, lambda alpha: alpha - 1)
-    regime = regime_of(own)
-    return solve_rows_of(_solve, scores, own, REGIMES[regime], regime in HEAVY)
+    return solve_by_alpha((root_of, weights_of), scores, alpha, REGIMES)
 
 
 def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     """Gradient with respect to the scores."""
-    own = parameter_of(alpha, weights, lambda alpha: alpha - 1)
-    return through_rows_of(_through, weights, cotangent, own)
-
-
-def regime_of(own: Parameters) -> str:
-    """The regime of a number a = alpha - 1, or of one for each row."""
-    if own.kind:
-        return "per row"
-    (a,) = own.values
-    named = {1.0: "2", float("inf"): "inf"}
-    return named.get(a) or ("1 to 2" if a < 1 else "above 2")
+    return through_rows_of(curvatures, weights, cotangent, alpha_of(alpha, weights), _through)
 
 
 # --- forward --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _solve(tile: tl.constexpr, source, tiles, rows, weights, own, PLAN: tl.constexpr):
-    top, spoiled = row_top(tile, source, tiles, PLAN.R)
-    ready = (top > -INFINITY) & ~spoiled
-    state = root_of(tile, source, tiles, ready, top, own, PLAN.REGIME)
-    found = (top, spoiled, ready, state)
-    write_normalized(weights_of, tile, source, tiles, rows, weights, found, own, PLAN)
-
-
-@triton.jit
-def root_of(tile: tl.constexpr, source, tiles, ready, top, own, REGIME: tl.constexpr):
+def root_of(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr):
     """The root of the threshold equation with gamma = 1 + 1 / a, as a sum of two float32 numbers."""
     (a,) = own
     active = ready.to(tl.int32)
     one = tl.zeros_like(top) + 1.0
     gamma = 1.0 + 1.0 / a
-    if REGIME == PLAIN:
+    if PLAN.REGIME == PLAIN:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 2)
-    elif REGIME == UNIFORM:
+    elif PLAN.REGIME == UNIFORM:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 1)
     else:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 0)
     rest = tl.zeros_like(top)
-    if REGIME == FLAT or REGIME == UNIFORM or REGIME == ANY:
+    if PLAN.REGIME == FLAT or PLAN.REGIME == UNIFORM or PLAN.REGIME == ANY:
         precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
         root = precise.to(tl.float32)
         rest = (precise - root.to(tl.float64)).to(tl.float32)
@@ -94,18 +74,18 @@ def root_of(tile: tl.constexpr, source, tiles, ready, top, own, REGIME: tl.const
 
 
 @triton.jit
-def weights_of(scores, top, state, own, REGIME: tl.constexpr):
+def weights_of(scores, top, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row; the top has weight 1."""
     root, rest = state
     (a,) = own
-    if REGIME == STEEP:
+    if PLAN.REGIME == STEEP:
         return _steep(scores, top, root, a)
-    elif REGIME == PLAIN:
+    elif PLAN.REGIME == PLAIN:
         z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
         return tl.maximum(1.0 - z, 0.0)
     else:
         p = power(_lead(scores, top, root, rest) * (1.0 / root)[:, None], (1.0 / a)[:, None])
-        if REGIME == ANY:
+        if PLAN.REGIME == ANY:
             p = tl.where((a > 1.0)[:, None], p, _steep(scores, top, root, a))
         return p
 
@@ -193,7 +173,9 @@ def _exp2_double(y):
 
 
 @triton.jit
-def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr):
+def _through(
+    slopes: tl.constexpr, tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr
+):
     """t - y sum(t) with t = kappa (v - sum(y v))."""
     (a,) = own
     top = tl.zeros((PLAN.R,), tl.float32)
@@ -207,11 +189,11 @@ def _through(tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.cons
         mean += tl.sum(tl.where(here > 0.0, here * tile(v, j), 0.0), 1)
     total = tl.zeros((PLAN.R,), tl.float32)
     for j in range(tiles):
-        kappa = curvatures(tile(y, j), top, mass, a)
+        kappa = slopes(tile(y, j), top, mass, a)
         total += tl.sum(tl.where(kappa > 0.0, kappa * (tile(v, j) - mean[:, None]), 0.0), 1)
     for j in range(tiles):
         here = tile(y, j)
-        kappa = curvatures(here, top, mass, a)
+        kappa = slopes(here, top, mass, a)
         out = kappa * (tile(v, j) - mean[:, None]) - here * total[:, None]
         out = tl.where(kappa > 0.0, out, 0.0)
         write(gradient, rows, j, tl.where(here != here, float("nan"), out))

@@ -1,10 +1,11 @@
 # mypy: ignore-errors
 """What the Triton kernels of the row maps share: shapes of programs, parameters, tiles, both kernels.
 
-A map brings two functions. ``solve(tile, source, tiles, rows, weights, own, PLAN)`` writes the weights
-of the R rows of a program; ``through(tile, y, v, tiles, rows, gradient, own, PLAN)`` applies the
-Jacobian at the weights y to the cotangents v. ``tile(source, j)`` is tile j of the rows, in registers
-or in memory (see `hopfy._kernels.threshold.gpu`); ``own`` holds the map's parameters for each row.
+A map brings three functions. ``find(tile, source, tiles, ready, top, own, PLAN)`` finds what the weights
+of the R rows of a program depend on, a tuple ``state``; ``weigh(scores, top, state, own, PLAN)`` gives
+the weights of a tile; ``slopes(y, own, PLAN)`` the slopes g of the backward pass, see `centered`.
+``tile(source, j)`` is tile j of the rows, in registers or in memory (see
+`hopfy._kernels.threshold.gpu`); ``own`` holds the map's parameters for each row, or for each entry.
 """
 
 from __future__ import annotations
@@ -18,33 +19,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopfy._kernels.threshold.gpu import INFINITY, held, streamed
+from hopfy._kernels.threshold.gpu import INFINITY, held, row_top, streamed
 
 __all__ = [
     "ENTRY",
     "NUMBER",
     "ROW",
     "Parameters",
+    "Regimes",
     "Shape",
     "add_to_mean",
+    "alpha_of",
     "backward_kernel",
     "centered",
     "forward_kernel",
     "lanes_of_a_warp",
+    "own_tile",
     "parameter_of",
     "shape_for",
     "shapes",
+    "solve_by_alpha",
     "solve_rows_of",
     "through_rows_of",
     "write",
-    "write_normalized",
 ]
 
 # A program takes R rows in tiles of B columns. Longer rows than the last tile are read again in every
 # pass, from the cache. Kernels that hold much per entry (many regimes, float64) take smaller tiles.
-_TILES = ((8, 128, 8), (2, 512, 8), (1, 1_024, 8), (1, 2_048, 16))
-_LIGHT = ((32, 32, 8), *_TILES, (1, 4_096, 16), (1, 8_192, 16)), (1, 4_096, 16)
-_HEAVY = ((16, 32, 8), *_TILES), (1, 1_024, 8)
+_LIGHT = ((32, 32, 8), (4, 256, 8), (1, 1_024, 8), (1, 4_096, 16)), (1, 4_096, 16)
+_HEAVY = ((16, 32, 8), (2, 256, 8), (1, 1_024, 8)), (1, 1_024, 8)
 
 
 class Shape(NamedTuple):
@@ -102,6 +105,27 @@ def parameter_of(
     return Parameters(values, int(parameter.ndim > 0), ROW.value)
 
 
+def alpha_of(alpha: Tensor, rows: Tensor) -> Parameters:
+    """alpha - 1, of which the kernels of entmax and normmax are functions."""
+    return parameter_of(alpha, rows, lambda alpha: alpha - 1)
+
+
+class Regimes(NamedTuple):
+    """What the kernels of alpha are compiled for: their place in ``names``."""
+
+    names: tuple[str, ...]
+    numbers: dict[float, str]  # values of alpha - 1 with a regime of their own
+    heavy: frozenset[str]  # regimes that hold much per entry
+
+    def of(self, own: Parameters) -> tuple[int, bool]:
+        """The regime of a number alpha - 1, or of one for each row, and whether it is heavy."""
+        name = "per row"
+        if not own.kind:
+            (a,) = own.values
+            name = self.numbers.get(a) or ("1 to 2" if a < 1 else "above 2")
+        return self.names.index(name), name in self.heavy
+
+
 def lanes_of_a_warp() -> int:
     """Threads of a warp: 32, or 64 on most AMD devices."""
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -113,6 +137,7 @@ class Plan(NamedTuple):
     """What a row kernel is compiled for; no functions, whose sources its cache would not see."""
 
     REGIME: int
+    NORMALIZED: bool  # whether weights are divided by the sum of their row
     OWN: int
     R: int
     B: int
@@ -120,39 +145,69 @@ class Plan(NamedTuple):
 
 
 def solve_rows_of(
-    solve: Any, scores: Tensor, own: Parameters, regime: int = 0, heavy: bool = False
+    functions: tuple[Any, Any],
+    scores: Tensor,
+    own: Parameters,
+    regime: int = 0,
+    *,
+    normalized: bool = False,
+    heavy: bool = False,
 ) -> Tensor:
-    """Weights of the scores (..., N), one launch of `forward_kernel`."""
+    """Weights of the scores (..., N), one launch of `forward_kernel`; ``functions`` find and weigh."""
     scores = scores.contiguous()
     weights = torch.empty_like(scores)
-    _launch(forward_kernel, solve, (scores, weights), own, regime, heavy)
+    plan = regime, normalized
+    _launch(
+        forward_kernel, (scores, weights), own, functions, plan, shape_for(_size(scores), heavy)
+    )
     return weights
 
 
-def through_rows_of(through: Any, weights: Tensor, cotangent: Tensor, own: Parameters) -> Tensor:
+def solve_by_alpha(
+    functions: tuple[Any, Any], scores: Tensor, alpha: Tensor, regimes: Regimes
+) -> Tensor:
+    """Weights of a map with a parameter alpha, 0-d or (..., 1), divided by their sum."""
+    own = alpha_of(alpha, scores)
+    regime, heavy = regimes.of(own)
+    return solve_rows_of(functions, scores, own, regime, normalized=True, heavy=heavy)
+
+
+def through_rows_of(
+    slopes: Any, weights: Tensor, cotangent: Tensor, own: Parameters, through: Any = None
+) -> Tensor:
     """Gradient with respect to the scores, one launch of `backward_kernel`."""
-    weights, cotangent = weights.contiguous(), cotangent.contiguous()
-    gradient = torch.empty_like(weights)
-    _launch(backward_kernel, through, (weights, cotangent, gradient), own, 0, False)
-    return gradient
+    tensors = weights.contiguous(), cotangent.contiguous(), torch.empty_like(weights)
+    functions = through or centered, slopes
+    _launch(backward_kernel, tensors, own, functions, (0, False), shape_for(_size(weights)))
+    return tensors[2]
+
+
+def _size(rows: Tensor) -> int:
+    return rows.shape[-1]
 
 
 def _launch(
     kernel: Any,
-    function: Any,
     tensors: tuple[Tensor, ...],
     own: Parameters,
-    regime: int,
-    heavy: bool,
+    functions: tuple[Any, Any],
+    plan: tuple[int, bool],
+    shape: Shape,
 ) -> None:
     rows = tensors[0]
     size = rows.shape[-1]
     count = rows.numel() // size
-    shape = shape_for(size, heavy)
-    plan = Plan(regime, own.kind, shape.R, shape.B, shape.whole)
+    constants = Plan(*plan, own.kind, shape.R, shape.B, shape.whole)
     with torch.cuda.device_of(rows):
         kernel[(triton.cdiv(count, shape.R),)](
-            *tensors, own.values, own.stride, count, size, function, plan, num_warps=shape.warps
+            *tensors,
+            own.values,
+            own.stride,
+            count,
+            size,
+            *functions,
+            constants,
+            num_warps=shape.warps,
         )
 
 
@@ -161,14 +216,54 @@ def _launch(
 
 @triton.jit
 def forward_kernel(
-    scores, weights, own, stride, count, size, SOLVE: tl.constexpr, PLAN: tl.constexpr
+    scores,
+    weights,
+    own,
+    stride,
+    count,
+    size,
+    FIND: tl.constexpr,
+    WEIGH: tl.constexpr,
+    PLAN: tl.constexpr,
 ):
     rows = _source_of(scores, count, size, PLAN)
     own = _load_parameters(own, stride, count, size, PLAN)
     if PLAN.WHOLE:
-        SOLVE(held, (streamed(rows, 0),), 1, rows, weights, own, PLAN)
+        source = (streamed(rows, 0),)
+        _write_weights(held, source, 1, rows, weights, own, FIND, WEIGH, PLAN)
     else:
-        SOLVE(streamed, rows, tl.cdiv(size, PLAN.B), rows, weights, own, PLAN)
+        tiles = tl.cdiv(size, PLAN.B)
+        _write_weights(streamed, rows, tiles, rows, weights, own, FIND, WEIGH, PLAN)
+
+
+@triton.jit
+def _write_weights(
+    tile: tl.constexpr,
+    source,
+    tiles,
+    rows,
+    weights,
+    own,
+    FIND: tl.constexpr,
+    WEIGH: tl.constexpr,
+    PLAN: tl.constexpr,
+):
+    """A row with NaN or +inf is NaN, one without any finite score zero."""
+    top, spoiled = row_top(tile, source, tiles, PLAN.R)
+    ready = (top > -INFINITY) & ~spoiled
+    state = FIND(tile, source, tiles, ready, top, own, PLAN)
+    total = tl.zeros_like(top)
+    if PLAN.NORMALIZED:
+        for j in range(tiles):
+            here = own_tile(tile, own, j, PLAN)
+            total += tl.sum(WEIGH(tile(source, j), top, state, here, PLAN), 1)
+    scale = (1.0 / tl.where(ready, total, 1.0))[:, None]
+    for j in range(tiles):
+        y = WEIGH(tile(source, j), top, state, own_tile(tile, own, j, PLAN), PLAN)
+        if PLAN.NORMALIZED:
+            y *= scale
+        y = tl.where(ready[:, None], y, 0.0)
+        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), y))
 
 
 @triton.jit
@@ -181,15 +276,17 @@ def backward_kernel(
     count,
     size,
     THROUGH: tl.constexpr,
+    SLOPES: tl.constexpr,
     PLAN: tl.constexpr,
 ):
     y = _source_of(weights, count, size, PLAN)
     v = _source_of(cotangent, count, size, PLAN)
     own = _load_parameters(own, stride, count, size, PLAN)
     if PLAN.WHOLE:
-        THROUGH(held, (streamed(y, 0),), (streamed(v, 0),), 1, y, gradient, own, PLAN)
+        here = (streamed(y, 0),)
+        THROUGH(SLOPES, held, here, (streamed(v, 0),), 1, y, gradient, own, PLAN)
     else:
-        THROUGH(streamed, y, v, tl.cdiv(size, PLAN.B), y, gradient, own, PLAN)
+        THROUGH(SLOPES, streamed, y, v, tl.cdiv(size, PLAN.B), y, gradient, own, PLAN)
 
 
 @triton.jit
@@ -230,6 +327,15 @@ def _load_parameter(parameter, stride, count, size, PLAN: tl.constexpr):
 
 
 @triton.jit
+def own_tile(tile: tl.constexpr, own, j, PLAN: tl.constexpr):
+    """The parameters of tile j: numbers (R,), or one for each entry (R, B)."""
+    if PLAN.OWN == ENTRY:
+        return (tile(own[0], j),)
+    else:
+        return own
+
+
+@triton.jit
 def write(pointer, source, j, values):
     """Store tile j beside the entries that `streamed` reads from ``source``."""
     _, first, size, columns = source
@@ -239,46 +345,20 @@ def write(pointer, source, j, values):
 
 
 @triton.jit
-def write_normalized(
-    weigh: tl.constexpr,
-    tile: tl.constexpr,
-    source,
-    tiles,
-    rows,
-    weights,
-    found,
-    own,
-    PLAN: tl.constexpr,
-):
-    """Write ``weigh(scores, top, state, own, REGIME)`` divided by its sum over each row.
-
-    ``found`` is (top, spoiled, ready, state): a spoiled row is NaN, one that is not ready zero.
-    """
-    top, spoiled, ready, state = found
-    total = tl.zeros_like(top)
-    for j in range(tiles):
-        total += tl.sum(weigh(tile(source, j), top, state, own, PLAN.REGIME), 1)
-    scale = tl.where(ready, 1.0 / tl.where(ready, total, 1.0), 0.0)[:, None]
-    for j in range(tiles):
-        p = weigh(tile(source, j), top, state, own, PLAN.REGIME)
-        p = tl.where(ready[:, None], p * scale, 0.0)
-        write(weights, rows, j, tl.where(spoiled[:, None], float("nan"), p))
-
-
-@triton.jit
 def centered(
     slopes: tl.constexpr, tile: tl.constexpr, y, v, tiles, rows, gradient, own, PLAN: tl.constexpr
 ):
-    """g (v - mean) with ``g = slopes(tile, tile of y, own, j, PLAN)``, the mean taken with weights g."""
+    """g (v - mean) with ``g = slopes(tile of y, own, PLAN)``, the mean taken with weights g."""
     zero = tl.zeros((PLAN.R,), tl.float32)
     sums = (zero, zero, zero, zero)
     for j in range(tiles):
-        sums = add_to_mean(slopes(tile, tile(y, j), own, j, PLAN), tile(v, j), sums)
+        g = slopes(tile(y, j), own_tile(tile, own, j, PLAN), PLAN)
+        sums = add_to_mean(g, tile(v, j), sums)
     total, inner, _, origin = sums
     mean = inner / tl.where(total > 0.0, total, 1.0)
     for j in range(tiles):
         here = tile(y, j)
-        g = slopes(tile, here, own, j, PLAN)
+        g = slopes(here, own_tile(tile, own, j, PLAN), PLAN)
         out = tl.where(g > 0.0, g * ((tile(v, j) - origin[:, None]) - mean[:, None]), 0.0)
         write(gradient, rows, j, tl.where(here != here, float("nan"), out))
 

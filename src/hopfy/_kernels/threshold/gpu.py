@@ -17,6 +17,7 @@ import triton.language as tl
 __all__ = [
     "advance",
     "convex_root",
+    "falling_root",
     "held",
     "log2_of",
     "ordered",
@@ -201,6 +202,35 @@ def convex_root(tile: tl.constexpr, source, tiles, active, top, scale, gamma, PO
 
 
 @triton.jit
+def falling_root(
+    tile: tl.constexpr,
+    source,
+    tiles,
+    active,
+    at,
+    low,
+    high,
+    measure: tl.constexpr,
+    extra,
+    PLAN: tl.constexpr,
+):
+    """The root in [low, high] of a falling function, from ``at``, for active rows.
+
+    ``measure(tile, source, tiles, at, extra, PLAN)`` gives its value and minus its slope.
+    """
+    step = tl.zeros_like(at) + INFINITY
+    while tl.max(active, 0) > 0:
+        excess, slope = measure(tile, source, tiles, at, extra, PLAN)
+        low = tl.where(excess >= 0.0, tl.maximum(low, at), low)
+        high = tl.where(excess <= 0.0, tl.minimum(high, at), high)
+        middle = 0.5 * (low + high)
+        target = tl.where(slope > 1e-30, at + excess / tl.maximum(slope, 1e-30), middle)
+        settled = 6e-8 * tl.maximum(tl.abs(at), 1.0)
+        active, at, step = advance(active, low, high, at, target, step, settled)
+    return at
+
+
+@triton.jit
 def ordered(x):
     """float32 as int32 in the same order."""
     bits = x.to(tl.int32, bitcast=True)
@@ -215,13 +245,22 @@ def unordered(key):
 
 @triton.jit
 def smallest_passing(
-    tile: tl.constexpr, source, tiles, active, low, high, measure: tl.constexpr, extra, bound
+    tile: tl.constexpr,
+    source,
+    tiles,
+    active,
+    low,
+    high,
+    measure: tl.constexpr,
+    extra,
+    bound,
+    PLAN: tl.constexpr,
 ):
-    r"""The smallest score c of a row in [low, high] with ``sum measure(tile, scores, c, extra, j) < bound``.
+    r"""The smallest score c of a row in [low, high] whose sum of measures is below the bound.
 
-    The sum falls as c grows; ``high`` is a score that passes, and no score below ``low`` does. The
-    search halves the float32 numbers between, and jumps to scores, so that it ends as soon as no
-    score is left between the ends.
+    The sum of ``measure(tile, scores, c, extra, j, PLAN)`` over a row falls as c grows; ``high`` is a
+    score that passes, and no score below ``low`` does. The search halves the float32 numbers between,
+    and jumps to scores, so that it ends as soon as no score is left between the ends.
     """
     low = ordered(low) - 1
     high = ordered(high)
@@ -234,7 +273,7 @@ def smallest_passing(
         above = best
         for j in range(tiles):
             scores = tile(source, j)
-            total += tl.sum(measure(tile, scores, c, extra, j), 1)
+            total += tl.sum(measure(tile, scores, c, extra, j, PLAN), 1)
             keys = ordered(scores)
             keys = tl.where(keys >= middle[:, None], keys, 0x7FFFFFFF)
             above = tl.minimum(above, tl.min(keys, 1))
