@@ -21,7 +21,13 @@ import hopfy
 from hopfy import functional as F
 from hopfy._runtime.backends import backend_for
 
-MAPS = [("entmax", 1.5), ("normmax", 2.0), ("ksubsets", 3.0)]
+MAPS = [
+    ("entmax", 1.5),
+    ("normmax", 2.0),
+    ("ksubsets", 3.0),
+    ("entropic_ksubsets", 3.0),
+    ("capped_sparsemax", 0.5),
+]
 every_map = pytest.mark.parametrize(("name", "parameter"), MAPS, ids=lambda x: str(x))
 
 
@@ -85,15 +91,62 @@ def test_compile_on_fake_cuda_tensors(name: str, parameter: float) -> None:
     assert f"hopfy.{name}.default" in graph
 
 
-@pytest.mark.parametrize("omega", ["1.5-entmax", "2-normmax"])
-def test_compile_attention_on_fake_cuda_tensors(omega: str) -> None:
-    with FakeTensorMode():
-        q, k, v = (torch.empty(1, 2, 9, 8, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+ATTENTION: dict[str, dict[str, Any]] = {
+    "entmax": {"omega": "1.5-entmax", "is_causal": True},
+    "normmax": {"omega": "2-normmax", "scale": 0.3},
+    "k-subsets": {"omega": hopfy.SparseMAP(hopfy.structures.KSubsets(3))},
+    "dropout": {"dropout_p": 0.25},
+    "alpha per head": {"omega": hopfy.Tsallis(torch.tensor([[1.2], [1.7]]))},
+}
+
+
+def _qkv(**options: Any) -> list[Tensor]:
+    return [torch.empty(1, 2, 9, 8, **options) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_compile_attention_on_fake_cuda_tensors(name: str) -> None:
+    """One graph with one operator, whatever the options; dropout too."""
+    omega = ATTENTION[name].get("omega")
+    for parameter in omega.tensors().values() if isinstance(omega, hopfy.Omega) else ():
+        assert parameter.device.type == "cpu"  # copied to the device when the graph runs
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q, k, v = _qkv(device="cuda", dtype=torch.bfloat16)
         mask = torch.empty(9, 9, device="cuda", dtype=torch.bool)
-        (graph,) = _compiled_graphs(lambda *x: F.attention(*x, omega=omega), q, k, v, mask)
-    assert "hopfy.attention.default" in graph
+        (graph,) = _compiled_graphs(lambda *x: F.attention(*x, **ATTENTION[name]), q, k, v, mask)
+    assert graph.count("hopfy.attention.default") == 1
 
 
+@pytest.mark.parametrize("name", ["normmax", "k-subsets", "dropout"])
+def test_export_of_attention_needs_no_operator_of_ours(name: str) -> None:
+    """Exported programs run without hopfy: plain torch operations, on the device of the inputs.
+
+    (A causal mask indexes a tensor, which torch without CUDA refuses even for fake tensors.)
+    """
+
+    class Attention(torch.nn.Module):
+        def forward(self, *x: Tensor) -> Tensor:
+            return F.attention(*x, **ATTENTION[name])
+
+    with FakeTensorMode():
+        inputs = (*_qkv(device="cuda"),)
+    program = torch.export.export(Attention(), inputs, strict=False)
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    (found,) = output.args[0]
+    assert found.meta["val"].device.type == "cuda"
+    assert not any("hopfy.attention" in str(node.target) for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("kind", ["entmax", "normmax", "ksubsets"])
+def test_the_operator_of_attention_keeps_torchs_rules(kind: str) -> None:
+    q, k, v = (torch.randn(2, n, 8, requires_grad=True) for n in (6, 9, 9))
+    number = torch.tensor(2.0, dtype=torch.float64)
+    mask, which = torch.rand(1, 6, 9) > 0.3, torch.zeros(2, dtype=torch.int64)
+    rest = (number, mask, which, None, None, None, 1, 6, kind, 0.3, 0.0)
+    torch.library.opcheck(torch.ops.hopfy.attention.default, (q, k, v, *rest))
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_code_generator_is_where_compilation_ends_without_cuda() -> None:
     """Inductor asks for the device itself. If this fails, the tests above can go further."""

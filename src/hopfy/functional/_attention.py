@@ -187,11 +187,7 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
 def _can_be_an_operator(inputs: Inputs) -> bool:
     """Whether a compiled graph may call our kernels: exported programs must run without hopfy."""
     device = inputs.query.device.type
-    return (
-        inputs.query.dtype in KERNEL_DTYPES.get(device, ())
-        and not (inputs.dropout and device != "cpu")
-        and not torch.compiler.is_exporting()
-    )
+    return inputs.query.dtype in KERNEL_DTYPES.get(device, ()) and not torch.compiler.is_exporting()
 
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:

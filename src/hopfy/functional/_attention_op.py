@@ -84,7 +84,7 @@ class _How(NamedTuple):
         weights = dense_weights(q, k, parameter, self.visible, self.kind, self.scale)
         if self.dropout and self.seed is not None:
             chance = torch.full_like(weights, 1 - self.dropout).detach()
-            generator = torch.Generator().manual_seed(self.seed)
+            generator = torch.Generator(weights.device).manual_seed(self.seed)
             drawn = torch.bernoulli(chance, generator=generator)
             weights = weights * (drawn / (1 - self.dropout) if self.dropout < 1 else drawn)
         return weights @ v

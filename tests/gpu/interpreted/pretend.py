@@ -22,6 +22,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from triton.runtime.interpreter import InterpretedFunction
 
 from hopfy._runtime import backends, dispatch
+from hopfy.functional import _attention
 
 KIND = "pretended"
 _setup_privateuseone_for_python_backend(KIND)
@@ -44,6 +45,12 @@ class Log:
         if self.copies:
             return "CPU"
         return "kernel" if self.launches else "torch"
+
+    @property
+    def way_of_attention(self) -> str:
+        """The same, and "rows" if torch held all weights and only the map was a kernel."""
+        rows = set(self.launches) <= {"forward_kernel", "backward_kernel"}
+        return "rows" if self.way == "kernel" and rows else self.way
 
 
 class OnDevice(Tensor):
@@ -151,8 +158,9 @@ def device() -> Iterator[Log]:
 
         return launched
 
+    kinds = (Tensor, torch.nn.Parameter, OnDevice)
+
     def plain(tensor: Tensor) -> bool:
-        kinds = (Tensor, torch.nn.Parameter, OnDevice)
         return (
             type(tensor) in kinds
             and not torch._C._are_functorch_transforms_active()
@@ -163,6 +171,7 @@ def device() -> Iterator[Log]:
         mock.patch.object(InterpretedFunction, "__getitem__", getitem),
         mock.patch.object(backends, "has_plain_memory", plain),
         mock.patch.object(backends, "_ACCELERATORS", (KIND,)),
+        mock.patch.object(_attention, "_PLAIN", kinds),
         mock.patch.object(torch.cuda, "device_of", return_value=nullcontext()),
         Device(),
     ):

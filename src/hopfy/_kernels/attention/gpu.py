@@ -55,6 +55,7 @@ def forward(
     family: Family,
     scale: float = 1.0,
     dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Tensor, State] | None:
     """See `hopfy._kernels.attention`; None for float64 and heads above 256."""
     (groups, rows, d), (count, e) = queries.shape, values.shape[1:]
@@ -62,7 +63,8 @@ def forward(
         return None
     if not queries.numel() or not values.numel():
         return None
-    seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout else 0
+    if seed is None:
+        seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout else 0
     call = arguments_of(queries, e, visible, family, scale, (seed, dropout))
     heads, across = groups * rows // visible.period, triton.cdiv(visible.period, call.plan.BM)
     along = triton.cdiv(count, call.plan.BN)

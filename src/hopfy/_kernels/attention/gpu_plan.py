@@ -136,8 +136,9 @@ def _conditions(visible: Visible, device: torch.device, blocks: Blocks) -> tuple
         anywhere = _by_block(mask, blocks.BM, blocks.BN)
         mask = mask.view(torch.int8)
     bias = None if visible.bias is None else visible.bias.contiguous()
-    mask_of, bias_of = (
-        None if which is None else which.to(device) for which in (visible.mask_of, visible.bias_of)
+    mask_of, bias_of = (  # one mask for all heads comes expanded, with a stride of 0
+        None if which is None else which.to(device).contiguous()
+        for which in (visible.mask_of, visible.bias_of)
     )
     masks = (mask, mask_of, anywhere, _height(mask))
     return *masks, bias, bias_of, _height(bias), visible.causal
