@@ -113,11 +113,12 @@ def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dic
     It would rather spill a few of them than let only one block run at a time; a limit is obeyed.
     """
     wide = max(blocks.BD, blocks.BE)
-    if dtype == torch.float32:
-        crowded = [("queries", wide > 64 or heavy), ("keys", wide > 64)]
-    else:
-        crowded = [("output", wide > 128)]
-    return {kernel: {"maxnreg": 192} for kernel, is_crowded in crowded if is_crowded}
+    crowded: tuple[str, ...] = ()
+    if dtype != torch.float32:
+        crowded = ("output",) if wide > 128 else ()
+    elif wide > 64 or heavy:
+        crowded = ("queries", "keys")
+    return {kernel: {"maxnreg": 192} for kernel in crowded}
 
 
 def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
