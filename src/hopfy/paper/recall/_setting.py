@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,17 +15,18 @@ from torch import Tensor
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Exponential, Omega, Polynomial, Quadratic, omega_from
 from hopfy.paper import data
-from hopfy.paper._base import Config, Progress, Store
+from hopfy.paper._base import Config, Experiment, Progress, Store
 from hopfy.states import State, state_from
 
 __all__ = [
     "OMEGAS",
     "STATES",
+    "CurvesOfPairs",
     "ImagesConfig",
     "Pair",
     "checksum",
-    "curves_of_pairs",
     "draw",
+    "name_of",
     "pairs",
     "recalled",
 ]
@@ -64,6 +66,9 @@ class ImagesConfig(Config):
     queries: int = 256
     updates: int = 5
     betas: tuple[float, ...] = (1.0, 0.1)
+
+
+C = TypeVar("C", bound="ImagesConfig")
 
 
 class Pair(NamedTuple):
@@ -150,20 +155,33 @@ def draw(source: str, count: int, seed: int) -> Tensor:
     return images[torch.randperm(len(images), generator=generator)[:count]]
 
 
-def curves_of_pairs(
-    config: ImagesConfig,
-    places: Sequence[float],
-    shares: Callable[[Pair, Any], Sequence[Sequence[float]]],
-    store: Store,
-    progress: Progress,
-) -> dict[str, Any]:
-    """What every pair of regularizers recalls at each of the places; each pair is a part."""
-    curves = []
-    for pair in pairs(config.betas):
-        found = store.part(pair.name, partial(shares, pair, config))
-        curves.append(curve(pair, places, found))
-        progress.advance()
-    return {"source": config.source, "draws": config.draws, "curves": curves}
+class CurvesOfPairs(Experiment[C]):
+    """What every pair of regularizers recalls, over a quantity that makes it harder."""
+
+    @abstractmethod
+    def places(self, config: C) -> Sequence[float]:
+        """The values of the quantity."""
+
+    @abstractmethod
+    def shares(self, pair: Pair, config: C) -> list[list[float]]:
+        """The shares recalled: one row for each draw, one column for each place."""
+
+    def data_checksum(self, config: C) -> str:
+        return checksum(config.source)
+
+    def run(self, config: C, store: Store, progress: Progress) -> dict[str, Any]:
+        progress.begin(self.title, len(pairs(config.betas)))
+        curves = []
+        for pair in pairs(config.betas):
+            found = store.part(pair.name, partial(self.shares, pair, config))
+            curves.append(curve(pair, self.places(config), found))
+            progress.advance()
+        return {"source": config.source, "draws": config.draws, "curves": curves}
+
+
+def name_of(each: Mapping[str, Any]) -> str:
+    """The pair of a curve, in words."""
+    return f"{each['omega']} with {each['state']}, beta {each['beta']:g}"
 
 
 def curve(pair: Any, places: Sequence[float], shares: Sequence[Sequence[float]]) -> dict[str, Any]:

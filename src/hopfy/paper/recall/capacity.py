@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
+from hopfy.paper._base import Figure, Row
 from hopfy.paper.recall._figure import draw_panels
-from hopfy.paper.recall._setting import (
-    ImagesConfig,
-    Pair,
-    checksum,
-    curves_of_pairs,
-    draw,
-    pairs,
-    recalled,
-)
+from hopfy.paper.recall._setting import CurvesOfPairs, ImagesConfig, Pair, draw, name_of, recalled
 
 __all__ = ["Capacity", "CapacityConfig", "experiment"]
 
@@ -31,7 +23,7 @@ class CapacityConfig(ImagesConfig):
     sizes: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-class Capacity(Experiment[CapacityConfig]):
+class Capacity(CurvesOfPairs[CapacityConfig]):
     """Half images among more and more others."""
 
     name: ClassVar[str] = "capacity"
@@ -43,16 +35,18 @@ class Capacity(Experiment[CapacityConfig]):
         "paper": CapacityConfig(),
     }
 
-    def data_checksum(self, config: CapacityConfig) -> str:
-        return checksum(config.source)
+    def places(self, config: CapacityConfig) -> Sequence[float]:
+        return config.sizes
 
-    def run(self, config: CapacityConfig, store: Store, progress: Progress) -> dict[str, Any]:
-        progress.begin(self.title, len(pairs(config.betas)))
-        return curves_of_pairs(config, config.sizes, _shares, store, progress)
+    def shares(self, pair: Pair, config: CapacityConfig) -> list[list[float]]:
+        return [
+            [_share(pair, config, size, config.seed + 1000 * number) for size in config.sizes]
+            for number in range(config.draws)
+        ]
 
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         return [
-            Row(f"{_name(each)}: images stored at which half are still recalled", _reach(each))
+            Row(f"{name_of(each)}: images stored at which half are still recalled", _reach(each))
             for each in results["curves"]
         ]
 
@@ -79,7 +73,7 @@ class Capacity(Experiment[CapacityConfig]):
             for omega in ("softmax", "sparsemax")
         )
         return (
-            f"With {best['x'][-1]} images stored, {_name(best)} still recalls "
+            f"With {best['x'][-1]} images stored, {name_of(best)} still recalls "
             f"{100 * best['median'][-1]:.0f}% of them from their upper half, while the identity "
             f"(the network of 1982) never recalls half of its images beyond {most:g} of them. "
             f"Sparse maps need no large beta: at beta {coldest:g} sparsemax recalls {sparse:.0f}% "
@@ -88,14 +82,6 @@ class Capacity(Experiment[CapacityConfig]):
 
 
 experiment = Capacity()
-
-
-def _shares(pair: Pair, config: CapacityConfig) -> list[list[float]]:
-    """One row for each draw, one column for each size."""
-    return [
-        [_share(pair, config, size, config.seed + 1000 * number) for size in config.sizes]
-        for number in range(config.draws)
-    ]
 
 
 def _share(pair: Pair, config: CapacityConfig, size: int, seed: int) -> float:
@@ -109,7 +95,3 @@ def _reach(each: Mapping[str, Any]) -> float:
     """The largest number of stored images of which half are recalled; 0 if there is none."""
     good = [x for x, share in zip(each["x"], each["median"], strict=True) if share >= _HALF]
     return float(max(good, default=0))
-
-
-def _name(each: Mapping[str, Any]) -> str:
-    return f"{each['omega']} with {each['state']}, beta {each['beta']:g}"

@@ -9,17 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
+from hopfy.paper._base import Figure, Row
 from hopfy.paper.recall._figure import draw_panels
-from hopfy.paper.recall._setting import (
-    ImagesConfig,
-    Pair,
-    checksum,
-    curves_of_pairs,
-    draw,
-    pairs,
-    recalled,
-)
+from hopfy.paper.recall._setting import CurvesOfPairs, ImagesConfig, Pair, draw, name_of, recalled
 
 __all__ = ["Robustness", "RobustnessConfig", "experiment"]
 
@@ -32,7 +24,7 @@ class RobustnessConfig(ImagesConfig):
     noises: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0)
 
 
-class Robustness(Experiment[RobustnessConfig]):
+class Robustness(CurvesOfPairs[RobustnessConfig]):
     """Noisy images among a hundred others."""
 
     name: ClassVar[str] = "robustness"
@@ -46,16 +38,22 @@ class Robustness(Experiment[RobustnessConfig]):
         "paper": RobustnessConfig(),
     }
 
-    def data_checksum(self, config: RobustnessConfig) -> str:
-        return checksum(config.source)
+    def places(self, config: RobustnessConfig) -> Sequence[float]:
+        return config.noises
 
-    def run(self, config: RobustnessConfig, store: Store, progress: Progress) -> dict[str, Any]:
-        progress.begin(self.title, len(pairs(config.betas)))
-        return curves_of_pairs(config, config.noises, _shares, store, progress)
+    def shares(self, pair: Pair, config: RobustnessConfig) -> list[list[float]]:
+        rows = []
+        for number in range(config.draws):
+            images = draw(config.source, config.stored, config.seed + 1000 * number)
+            generator = torch.Generator().manual_seed(config.seed + 1000 * number + 1)
+            noise = torch.randn(images.shape, generator=generator)
+            noisy = [(images + each * noise).clamp(-1, 1) for each in config.noises]
+            rows.append([recalled(pair, images, queries, config) for queries in noisy])
+        return rows
 
     def compare(self, results: Mapping[str, Any]) -> Sequence[Row]:
         return [
-            Row(f"{_name(each)}: mean share recalled over all noises", _mean(each))
+            Row(f"{name_of(each)}: mean share recalled over all noises", _mean(each))
             for each in results["curves"]
         ]
 
@@ -77,8 +75,8 @@ class Robustness(Experiment[RobustnessConfig]):
         plain = [each for each in results["curves"] if each["state"] == "euclidean"]
         spread = 100 * (max(map(_mean, plain)) - min(map(_mean, plain)))
         return (
-            f"Averaged over all noises, {_name(best)} recalls {100 * _mean(best):.0f}% of the "
-            f"images and {_name(worst)} {100 * _mean(worst):.0f}%. The maps on the simplex differ by "
+            f"Averaged over all noises, {name_of(best)} recalls {100 * _mean(best):.0f}% of the "
+            f"images and {name_of(worst)} {100 * _mean(worst):.0f}%. The maps on the simplex differ by "
             f"at most {spread:.0f} points (Euclidean states): noise that points to another image "
             "defeats them alike, whereas polynomials and the identity confuse images without any."
         )
@@ -87,20 +85,5 @@ class Robustness(Experiment[RobustnessConfig]):
 experiment = Robustness()
 
 
-def _shares(pair: Pair, config: RobustnessConfig) -> list[list[float]]:
-    rows = []
-    for number in range(config.draws):
-        images = draw(config.source, config.stored, config.seed + 1000 * number)
-        generator = torch.Generator().manual_seed(config.seed + 1000 * number + 1)
-        noise = torch.randn(images.shape, generator=generator)
-        noisy = [(images + each * noise).clamp(-1, 1) for each in config.noises]
-        rows.append([recalled(pair, images, queries, config) for queries in noisy])
-    return rows
-
-
 def _mean(each: Mapping[str, Any]) -> float:
     return float(sum(each["median"]) / len(each["median"]))
-
-
-def _name(each: Mapping[str, Any]) -> str:
-    return f"{each['omega']} with {each['state']}, beta {each['beta']:g}"
