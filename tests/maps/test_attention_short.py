@@ -9,7 +9,7 @@ from torch import Tensor
 
 import hopfy
 from hopfy import functional as F
-from hopfy._kernels.attention import short
+from hopfy._kernels.attention import short_sequences
 from hopfy._kernels.attention.reference import MAPS
 from hopfy._runtime.backends import compiled
 
@@ -45,13 +45,13 @@ def compare(data: list[Tensor], tolerance: float = 2e-5, **options) -> None:
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What every call of the solver of short rows answered."""
     answers: list[bool] = []
-    inner = short.solve
+    inner = short_sequences.solve
 
     def watched(*arguments) -> bool:
         answers.append(inner(*arguments))
         return answers[-1]
 
-    monkeypatch.setattr(short, "solve", watched)
+    monkeypatch.setattr(short_sequences, "solve", watched)
     return answers
 
 
@@ -158,7 +158,7 @@ def test_weights_are_those_of_the_definition(kind: str, parameter: float, case: 
         number = torch.minimum(number, (wide > -torch.inf).sum(-1, keepdim=True))
     wanted = MAPS[kind].solve(wide, number)
     weights = scores.clone()
-    solved = short.solve(compiled("attention.cpu"), weights, np.array([parameter]), kind)
+    solved = short_sequences.solve(compiled("attention.cpu"), weights, np.array([parameter]), kind)
     if case == "very far" and not solved:  # beyond single precision: the caller takes another way
         return
     assert solved

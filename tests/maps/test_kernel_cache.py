@@ -201,7 +201,7 @@ def test_parts_are_translated_once_and_compiled_with_their_kernel(folder: Path) 
 def test_another_numba_compiles_helpers_as_usual(tmp_path):
     """The compiler of helpers builds on numba's internals; without them kernels still compile."""
     code = (
-        "import sys; sys.modules['hopfy._runtime.parts'] = None\n"
+        "import sys; sys.modules['hopfy._runtime.numba_compilers'] = None\n"
         "import torch; from hopfy import functional as F\n"
         "print(F.sparsemax(torch.tensor([0.5, 0.3, -1.0])).tolist())"
     )
@@ -214,7 +214,7 @@ def test_another_numba_compiles_helpers_as_usual(tmp_path):
 
 def test_parts_are_linked_after_all_that_call_them() -> None:
     """LLVM drops what nothing calls yet: a part that two others share, and others' libraries."""
-    parts = pytest.importorskip("hopfy._runtime.parts")
+    parts = pytest.importorskip("hopfy._runtime.numba_compilers")
 
     class Part(parts._PartLibrary):
         def __init__(self, *called: object) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hopfy import AssociativeMemory, _growing, theory
 from hopfy._growing import Growing
 from hopfy.memory import _separations
-from hopfy.memory._lift import lifted, radius_for, squared_lengths
+from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._store import Contents, Store
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hopfy.paper._helpers import helping
+from hopfy.paper._processes import helping
 from hopfy.paper._shared_grid import SharedGrid
 
 POINTS = [{"x": number} for number in range(6)]

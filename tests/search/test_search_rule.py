@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hopfy
-from hopfy.search import ExactIndex, SparseRows, _find, _short
+from hopfy.search import ExactIndex, SparseRows, _candidate_search, _short
 from hopfy.search._sweep import Rows
 
 NAMES = ["sparsemax", "1.5-entmax", "3-entmax", "5-normmax", "3-subsets", "0.5-subsets"]
@@ -54,7 +54,9 @@ def test_batches_bounds_and_paths_do_not_change_a_bit(
             patch.setattr(_short, "_FEW", 1 << 60)  # everything exactly, at once
             assert _same(ExactIndex(memories, 0).weights(queries, omega, beta), expected)
         with monkeypatch.context() as patch:
-            patch.setattr(_find, "_sweeps", _gives_up)  # whole rows, some queries at a time
+            patch.setattr(
+                _candidate_search, "_sweeps", _gives_up
+            )  # whole rows, some queries at a time
             index = ExactIndex(memories, 0, scratch=200_000)
             assert _same(index.weights(queries, omega, beta), expected)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hopfy.search import ExactIndex, SparseRows
-from hopfy.search import _find as find
+from hopfy.search import _candidate_search as find
 from hopfy.search import _short as short
 
 

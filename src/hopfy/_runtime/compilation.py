@@ -57,7 +57,7 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return function
     own = _OPTIONS | {"no_cpython_wrapper": True} | options
     dispatcher = _dispatcher(function, "PartCompiler", own)
-    return parts.widen_literals(dispatcher) if (parts := _parts()) else dispatcher
+    return compilers.widen_literals(dispatcher) if (compilers := _compilers()) else dispatcher
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -68,16 +68,16 @@ def inlined(function: Callable[..., Any]) -> Any:
 def _dispatcher(function: Callable[..., Any], compiler: str, options: dict[str, Any]) -> Any:
     import numba
 
-    parts = _parts()
-    own = {"pipeline_class": getattr(parts, compiler)} if parts else {}
+    compilers = _compilers()
+    own = {"pipeline_class": getattr(compilers, compiler)} if compilers else {}
     return numba.njit(**options, **own)(function)
 
 
 @cache
-def _parts() -> ModuleType | None:
-    """The compilers of `hopfy._runtime.parts`; None where numba's internals have other names."""
+def _compilers() -> ModuleType | None:
+    """The compilers of `hopfy._runtime.numba_compilers`; None where numba's internals have other names."""
     try:
-        from hopfy._runtime import parts
+        from hopfy._runtime import numba_compilers
     except (AttributeError, ImportError):
         return None
-    return parts
+    return numba_compilers

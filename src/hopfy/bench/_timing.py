@@ -51,7 +51,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Torch with this many threads, and with as many as before afterwards.
+    """Torch with this many threads, and again with as many as before when the block ends.
 
     >>> with on_threads(1):
     ...     torch.get_num_threads()

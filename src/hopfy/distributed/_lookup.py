@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hopfy.distributed._attend import Memories, attend, scaled_gradient
+from hopfy.distributed._attention import Memories, attend, scaled_gradient
 from hopfy.distributed._collectives import for_shards, gathered, own_rows
 from hopfy.distributed._files import share
 from hopfy.distributed._group import Group, Traffic, collective

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._group import Group, Traffic, collective
-from hopfy.distributed._held import Held
 from hopfy.distributed._inputs import QueryLayout, check_layout, digest
 from hopfy.distributed._memory_changes import MemoryChanges
 from hopfy.distributed._memory_files import load_shards, save_shards
 from hopfy.distributed._memory_state import Stored
-from hopfy.distributed._offer import offered
+from hopfy.distributed._new_patterns import offered
 from hopfy.distributed._recall import Recaller, check_fetch
 from hopfy.distributed._shard import Shard
+from hopfy.distributed._stored_patterns import StoredPatterns
 from hopfy.memory import AssociativeMemory, Recall
 from hopfy.memory.parts import (
     ArrayLike,
@@ -103,8 +103,8 @@ class ShardedMemory(MemoryChanges):
         self._gather_limit = int(gather_limit)
         self._stored: Stored | None = None
         self._codec: Codec | None = None
-        self._engine_of: tuple[Held, Engine] | None = None
-        self._beta_of: tuple[Held, float] | None = None
+        self._engine_of: tuple[StoredPatterns, Engine] | None = None
+        self._beta_of: tuple[StoredPatterns, float] | None = None
 
     # ------------------------------------------------------------------ what is stored
 
@@ -451,7 +451,7 @@ def _with_digest(value: Any, name: str) -> tuple[Any, Mapping[str, int]]:
     return value, {name: digest(value)}
 
 
-def _best_of(shard: Shard, held: Held, queries: Tensor, k: int) -> list[Tensor]:
+def _best_of(shard: Shard, held: StoredPatterns, queries: Tensor, k: int) -> list[Tensor]:
     """The k best of this process: scores, numbers and ids, each (at most k, M)."""
     count = min(k, len(shard))
     if not count or not len(queries):

@@ -24,9 +24,9 @@ from hopfy._files.atomic import replacing
 from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.distributed._files import share
 from hopfy.distributed._group import Group
-from hopfy.distributed._held import Held
 from hopfy.distributed._memory_state import Stored
-from hopfy.distributed._separate import Separations
+from hopfy.distributed._separations import Separations
+from hopfy.distributed._stored_patterns import StoredPatterns
 from hopfy.memory.parts import Codec, Settings, lifted, squared_lengths
 
 __all__ = ["load_shards", "save_shards"]
@@ -246,7 +246,7 @@ def _own_share(
     table: dict[str, Any],
     codec: Codec | None,
     group: Group,
-) -> Held:
+) -> StoredPatterns:
     counts = [each[2] for each in table["files"]]
     first, stop = share(sum(counts), group.rank, group.size)
     parts, start = [], 0
@@ -266,7 +266,7 @@ def _own_share(
     _check_numbers(folder, table, patterns, ids, numbers, values, codec)
     radius = table["radius"]
     rows = patterns if radius is None else lifted(patterns, squared_lengths(patterns), radius)
-    return Held.of(rows, ids, numbers, values, radius)
+    return StoredPatterns.of(rows, ids, numbers, values, radius)
 
 
 def _check_numbers(

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._group import Group
-from hopfy.distributed._held import Held
-from hopfy.distributed._offer import Offer
-from hopfy.distributed._separate import Separations, completed
+from hopfy.distributed._new_patterns import NewPatterns
+from hopfy.distributed._separations import Separations, completed
 from hopfy.distributed._shard import Numbered, Shard
+from hopfy.distributed._stored_patterns import StoredPatterns
 from hopfy.memory.parts import ROOM, Codec, Settings, radius_for, squared_lengths
 
 __all__ = ["MemoryState", "Stored"]
@@ -26,7 +26,7 @@ _LARGEST_ID = 1 << 62
 class Stored:
     """One state of the memory: this process's part, and what all processes know."""
 
-    held: Held
+    held: StoredPatterns
     counts: list[int]
     next_id: int
     next_number: int
@@ -45,8 +45,8 @@ class MemoryState:
     _gather_limit: int
     _stored: Stored | None
     _codec: Codec | None
-    _engine_of: tuple[Held, Engine] | None
-    _beta_of: tuple[Held, float] | None
+    _engine_of: tuple[StoredPatterns, Engine] | None
+    _beta_of: tuple[StoredPatterns, float] | None
 
     # ------------------------------------------------------------------ changes
 
@@ -70,7 +70,7 @@ class MemoryState:
             )
         return places
 
-    def _new_ids(self, offer: Offer) -> Tensor:
+    def _new_ids(self, offer: NewPatterns) -> Tensor:
         """The ids (M,) of what is offered; an error on all processes if they are not new."""
         stored = self._stored
         if offer.ids is None:
@@ -93,7 +93,7 @@ class MemoryState:
             )
         return ids
 
-    def _radius_with(self, offer: Offer) -> float | None:
+    def _radius_with(self, offer: NewPatterns) -> float | None:
         """The radius of the sphere that also holds what is offered."""
         if self._settings.compare != "distance":
             return None
@@ -102,7 +102,7 @@ class MemoryState:
         before = 0.0 if self._stored is None else self._stored.held.radius or 0.0
         return radius_for(longest, before) if offer.total else before
 
-    def _with(self, offer: Offer, new: Tensor, radius: float | None) -> Stored:
+    def _with(self, offer: NewPatterns, new: Tensor, radius: float | None) -> Stored:
         """What will be stored, with counts still to be exchanged; nothing changes yet."""
         before, count = self._stored, len(offer.patterns)
         values = offer.values
@@ -112,7 +112,7 @@ class MemoryState:
             values = table[values] if len(values) else values
         if before is None:
             kind = offer.patterns.shape[1], offer.patterns.dtype
-            held = Held.empty(*kind, values, None if radius is None else 0.0)
+            held = StoredPatterns.empty(*kind, values, None if radius is None else 0.0)
             before = Stored(held, [], 0, 0, Separations.unknown(0))
         first = before.next_number + offer.first
         numbers = torch.arange(first, first + count)

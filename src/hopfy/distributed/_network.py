@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_states, check_parameter
-from hopfy.distributed._asked import Asked, RowsById
 from hopfy.distributed._energy import energy
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._files import read_shard
@@ -29,6 +28,7 @@ from hopfy.distributed._inputs import (
 )
 from hopfy.distributed._merge import Cues
 from hopfy.distributed._proof import prove
+from hopfy.distributed._queries import GroupQueries, RowsById
 from hopfy.distributed._shard import Layout, Shard
 from hopfy.network import (
     Outcome,
@@ -300,7 +300,7 @@ class ShardedHopfieldNetwork:
 
     def _asked(
         self, queries: Tensor, layout: QueryLayout, call: str, error: Exception | None = None
-    ) -> Asked:
+    ) -> GroupQueries:
         """Checked queries of all processes as rows (M, D), and beta (M,)."""
 
         def check() -> tuple[Tensor, Mapping[str, int]]:
@@ -319,9 +319,9 @@ class ShardedHopfieldNetwork:
             return checked, same
 
         checked = self._group.agree(check)
-        return Asked(self, checked, layout)
+        return GroupQueries(self, checked, layout)
 
-    def _rules(self, asked: Asked, max_steps: int, tol: float | None, trace: bool) -> Rules:
+    def _rules(self, asked: GroupQueries, max_steps: int, tol: float | None, trace: bool) -> Rules:
         tol = torch.finfo(asked.rows.dtype).eps ** 0.75 if tol is None else tol
         norm = self._largest_norm()
         rows_by_id = cast(Tensor, RowsById(self._engine))
@@ -367,7 +367,7 @@ class ShardedHopfieldNetwork:
     def _largest_norm(self) -> float:
         return float(self._group.maximum(lambda: self._engine.shard.largest_norm))
 
-    def _readout(self, outcome: Outcome, asked: Asked) -> Tensor | None:
+    def _readout(self, outcome: Outcome, asked: GroupQueries) -> Tensor | None:
         if self.values is None:
             return None
         if isinstance(outcome.weights, SparseRows):
@@ -378,7 +378,7 @@ class ShardedHopfieldNetwork:
         return self._engine.softmax_mix(asked.at(outcome.previous), self.values)
 
     def _reattached(
-        self, outcome: Outcome, readout: Tensor | None, asked: Asked, gradient: Gradient
+        self, outcome: Outcome, readout: Tensor | None, asked: GroupQueries, gradient: Gradient
     ) -> tuple[Tensor, Tensor | None]:
         """The same states with a graph that is one step deep."""
 

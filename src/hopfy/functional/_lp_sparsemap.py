@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hopfy.functional._factor_groups import FactorGroup, GraphProblem
 from hopfy.functional._joint_set import JointSet, System, collected, selected
-from hopfy.functional._tamed_rows import TamedRows
+from hopfy.functional._reduced_rows import ReducedRows
 from hopfy.structures import FactorGraph, Rows
 
 __all__ = ["JointSet", "solve_graph"]
@@ -38,7 +38,7 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> J
     """The joint active set of all rows (float64, on the CPU, no row spoiled).
 
     Large scores would cost the others their digits, so they are first brought closer to zero in a
-    way that can be checked afterward (`TamedRows`); rows that fail the check are solved as they are.
+    way that can be checked afterward (`ReducedRows`); rows that fail the check are solved as they are.
     """
     count = rows.scores.shape[0]
     if count == 0:
@@ -46,9 +46,9 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> J
     finished: list[tuple[Tensor, JointSet]] = []
     left = torch.arange(count, device="cpu")
     for attempt in (0, 1, 2):
-        tamed = TamedRows.of(rows.take(left), attempt)
-        joint = _solve_tamed(graph, tamed, tol, max_steps)
-        holds = tamed.holds(joint)
+        reduced = ReducedRows.of(rows.take(left), attempt)
+        joint = _solve_reduced(graph, reduced, tol, max_steps)
+        holds = reduced.holds(joint)
         finished.append((left[holds], selected(joint, holds)))
         left = left[~holds]
         if len(left) == 0:
@@ -56,9 +56,11 @@ def solve_graph(graph: FactorGraph, rows: Rows, tol: float, max_steps: int) -> J
     return finished[0][1] if len(finished) == 1 else collected(finished, count)
 
 
-def _solve_tamed(graph: FactorGraph, tamed: TamedRows, tol: float, max_steps: int) -> JointSet:
-    problem = GraphProblem(graph, tamed.rows)
-    problem.was_scaled = bool(tamed.shrunk.any())
+def _solve_reduced(
+    graph: FactorGraph, reduced: ReducedRows, tol: float, max_steps: int
+) -> JointSet:
+    problem = GraphProblem(graph, reduced.rows)
+    problem.was_scaled = bool(reduced.shrunk.any())
     if not graph.overlaps:
         return _apart(problem, tol, max_steps)
     return _together(problem, tol, max_steps)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy.memory._lift import squared_lengths
+from hopfy.memory._equal_lengths import squared_lengths
 
 __all__ = [
     "ArrayLike",

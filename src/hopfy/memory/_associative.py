@@ -26,11 +26,11 @@ from hopfy.memory._arrays import (
 )
 from hopfy.memory._dynamics import Engine
 from hopfy.memory._entries import Chunk, Entry, Neighbors, chunks_of, value_at
+from hopfy.memory._equal_lengths import squared_lengths
 from hopfy.memory._estimator import Estimator
-from hopfy.memory._filed import Filed
 from hopfy.memory._guarantee import Guarantee, guarantee
-from hopfy.memory._lift import squared_lengths
 from hopfy.memory._ordered import Ordered
+from hopfy.memory._persistence import Persistence
 from hopfy.memory._recall import Collector, Recall, certain_recall
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Snapshot, Store
@@ -46,7 +46,7 @@ __all__ = ["AssociativeMemory", "Chunk", "Entry", "Neighbors"]
 _SCRATCH = 256 << 20
 
 
-class AssociativeMemory(Filed, Estimator, Ordered):
+class AssociativeMemory(Persistence, Estimator, Ordered):
     r"""Patterns that are recalled from damaged or incomplete cues, with a proof where there is one.
 
     A `HopfieldNetwork` does the recalling. The memory adds what a person needs around it: patterns

@@ -14,7 +14,7 @@ from torch import Tensor
 from hopfy._files.tensors import FileFormat, StoredFile, Streamed, write
 from hopfy.memory._arrays import ArrayLike, as_ids, as_patterns, as_values, check_finite
 from hopfy.memory._blocks import light_blocks
-from hopfy.memory._lift import lifted, radius_for, squared_lengths
+from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Snapshot, Store

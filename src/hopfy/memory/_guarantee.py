@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy.memory._lift import squared_lengths
+from hopfy.memory._equal_lengths import squared_lengths
 from hopfy.memory._store import Contents, Snapshot
 from hopfy.omega import Omega
 

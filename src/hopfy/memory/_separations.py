@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._blocks import blocks
-from hopfy.memory._lift import squared_lengths
+from hopfy.memory._equal_lengths import squared_lengths
 from hopfy.memory._progress import progress
 from hopfy.search import ExactIndex
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopfy._growing import Growing
 from hopfy.memory._blocks import light_blocks
-from hopfy.memory._lift import lifted, radius_for, squared_lengths
+from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
 from hopfy.memory._separations import Separations
 from hopfy.memory._values import Codec
 from hopfy.search import ExactIndex

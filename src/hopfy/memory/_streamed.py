@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._dynamics import KINDS
+from hopfy.memory._equal_lengths import squared_lengths
 from hopfy.memory._fill import temperature_share
-from hopfy.memory._lift import squared_lengths
 from hopfy.memory._store import Contents
 from hopfy.network import Kind
 from hopfy.search import SoftmaxRows, SparseRows

@@ -15,7 +15,7 @@ from hopfy.memory._arrays import ArrayLike, as_patterns, as_values
 from hopfy.memory._journal import Change, Journal
 from hopfy.memory._settings import Settings
 from hopfy.memory._store import Contents, Store
-from hopfy.memory._turns import Turns
+from hopfy.memory._turn_taking import Turns
 from hopfy.memory._values import Codec, codec_for
 
 __all__ = ["Writer"]

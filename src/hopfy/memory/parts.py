@@ -14,11 +14,11 @@ from hopfy.memory._arrays import (
 from hopfy.memory._associative import AssociativeMemory, Entry, Neighbors
 from hopfy.memory._associative import _check_cues as check_cues
 from hopfy.memory._dynamics import KINDS, Engine, Piece
+from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
 from hopfy.memory._estimator import Estimator
 from hopfy.memory._fill import fill, temperature_share
 from hopfy.memory._guarantee import _ROOM as ROOM
 from hopfy.memory._guarantee import Guarantee
-from hopfy.memory._lift import lifted, radius_for, squared_lengths
 from hopfy.memory._recall import Collector
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._store import Contents, Store

@@ -11,8 +11,8 @@ from hopfy.nn._heads import Sizes
 from hopfy.nn._hopfield import Hopfield, HopfieldLookup, HopfieldPooling
 from hopfy.nn._learnable import LearnableAlpha, LearnableBeta
 from hopfy.nn._maps import Entmax, KSubsetsMap, Normmax, Softmax, Sparsemax
-from hopfy.nn._share import ShareOfLength
 from hopfy.nn._sparse_cache import CacheStats, SparseCache
+from hopfy.nn._subset_sizes import ShareOfLength
 from hopfy.nn._transformer import HopfieldDecoderLayer, HopfieldEncoderLayer
 
 __all__ = [

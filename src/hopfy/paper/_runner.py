@@ -18,7 +18,7 @@ import torch
 import hopfy
 from hopfy._files.atomic import replacing
 from hopfy.paper._base import Experiment, Figure, Progress, Quiet, Row
-from hopfy.paper._helpers import helping
+from hopfy.paper._processes import helping
 from hopfy.paper._store import Store
 
 __all__ = ["Run", "reproduce"]

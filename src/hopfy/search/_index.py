@@ -13,7 +13,7 @@ from hopfy._checks import as_memories, as_positive, as_queries
 from hopfy._growing import Growing
 from hopfy._kernels.select import Array, Measure, Quick
 from hopfy.omega import Omega
-from hopfy.search._find import SCRATCH
+from hopfy.search._candidate_search import SCRATCH
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._searches import (
     best,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hopfy._kernels.select import Array, Found
 from hopfy.search._bounds import rounding, widened
+from hopfy.search._candidate_search import find, find_in_two_passes
 from hopfy.search._candidates import best_first, rows_of
-from hopfy.search._find import find, find_in_two_passes
 from hopfy.search._problem import Problem
 from hopfy.search._short import short_of, short_verdicts
 from hopfy.search._sparse_rows import SparseRows

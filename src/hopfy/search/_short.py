@@ -1,6 +1,6 @@
 """Few memories: all of them are scored in one compiled call, as calls cost more than arithmetic.
 
-Scores, weights and mixtures have the bits of the long way, see `hopfy.search._find`.
+Scores, weights and mixtures have the bits of the long way, see `hopfy.search._candidate_search`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import as_positive, as_queries
+from hopfy.search._candidate_search import find
 from hopfy.search._candidates import weights_of
-from hopfy.search._find import find
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._problem import Problem
 from hopfy.search._short import quick_step, short_of

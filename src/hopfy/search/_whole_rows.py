@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hopfy._runtime.precision import outside_autocast
 from hopfy.omega import Omega
-from hopfy.search._find import reference_scores
+from hopfy.search._candidate_search import reference_scores
 from hopfy.search._problem import Problem
 from hopfy.search._softmax import SoftmaxRows
 from hopfy.search._sparse_rows import SparseRows

@@ -37,7 +37,7 @@ from hopfy._runtime.backends import backend_for
 
 __all__ = ["Family", "Visible", "backward", "forward", "kept_weights", "reference"]
 
-_MODULES = {"cpu": "cpu_blocks", "short": "short", "triton": "gpu"}
+_MODULES = {"cpu": "cpu_blocks", "short": "short_sequences", "triton": "gpu"}
 
 
 @cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hopfy._kernels.attention.cpu_few import few_queries, products
+from hopfy._kernels.attention.cpu_few_queries import few_queries, products
 from hopfy._kernels.attention.cpu_rows import blank, compact, outside, pick, row_ranges, spread
 from hopfy._kernels.attention.cpu_select import select
 from hopfy._kernels.attention.cpu_short import norm_through, short_through, short_weights
-from hopfy._kernels.attention.cpu_short_steep import (
+from hopfy._kernels.attention.cpu_short_nonconvex import (
     short_steep,
     short_subsets,
     steep_through,

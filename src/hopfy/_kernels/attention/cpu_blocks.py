@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._kernels.attention import short
+from hopfy._kernels.attention import short_sequences
 from hopfy._kernels.attention.cpu_plan import (
     Block,
     Selected,
@@ -56,14 +56,16 @@ def forward(
     scale: float = 1.0,
     dropout: float = 0.0,
     seed: int | None = None,
-) -> tuple[Tensor, State | short.State] | None:
+) -> tuple[Tensor, State | short_sequences.State] | None:
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
     kernels: Any = compiled("attention.cpu")
     small = queries.shape[0] * queries.shape[1] * keys.shape[1] <= _SMALL
     if small and not (dropout or visible.restricts) and queries.shape[1] > 1:
         alpha = rows_of(family.parameter)
-        if short.serves(queries.dtype, keys.shape[1], family.kind, alpha):
-            quick = short.forward(kernels, (queries, keys, values), visible, family, scale, alpha)
+        if short_sequences.serves(queries.dtype, keys.shape[1], family.kind, alpha):
+            quick = short_sequences.forward(
+                kernels, (queries, keys, values), visible, family, scale, alpha
+            )
             if quick is not None:
                 return quick
     if kernels is None or not (small or finite_scores(queries, keys, scale)):
@@ -312,10 +314,10 @@ def _dense_weights(
     if not scores.numel():
         return scores
     first = state.first(block)
-    if short.serves(scores.dtype, scores.shape[1], state.family.kind, state.alpha):
+    if short_sequences.serves(scores.dtype, scores.shape[1], state.family.kind, state.alpha):
         _scores_of_visible(kernels, queries, keys, state, block, scores)
         alpha = state.alpha if state.alpha.size == 1 else state.alpha[first : first + block.rows]
-        if short.solve(kernels, scores, alpha, state.family.kind):
+        if short_sequences.solve(kernels, scores, alpha, state.family.kind):
             return scores
     _scores_of_visible(kernels, queries, keys, state, block, scores)
     parameter = state.family.parameter
@@ -428,9 +430,9 @@ def _whole_backward(
     q, k, v = inputs
     view = weights.view(q.shape[0], q.shape[1], -1)
     along = torch.bmm(cotangent, v.mT).view_as(weights)
-    if short.serves(weights.dtype, weights.shape[1], state.family.kind, state.alpha):
+    if short_sequences.serves(weights.dtype, weights.shape[1], state.family.kind, state.alpha):
         kind = state.family.kind
-        short.through(state.kernels, weights, along, state.alpha, kind, state.scale)
+        short_sequences.through(state.kernels, weights, along, state.alpha, kind, state.scale)
         through = along.view_as(view)
     else:
         parameter = state.family.parameter

@@ -97,7 +97,7 @@ class _Ops:
         return total
 
     def power(self, x, exponent):
-        """``x^exponent`` for positive x, as `hopfy._kernels.rows.powers32.power32`."""
+        """``x^exponent`` for positive x, as `hopfy._kernels.rows.powers_float32.power32`."""
         b = self.builder
         root = ir.Constant(_INTS, [_ROOT_HALF] * LANES)
         bits = b.sub(b.bitcast(x, _INTS), root)

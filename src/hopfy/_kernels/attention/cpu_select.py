@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from hopfy._kernels.rows.powers import rest_powers
-from hopfy._kernels.rows.powers32 import rest_powers32
+from hopfy._kernels.rows.powers_float32 import rest_powers32
 from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit, part
 

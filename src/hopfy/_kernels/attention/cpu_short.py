@@ -26,7 +26,7 @@ from hopfy._kernels.attention.cpu_lanes import (
     tops,
     weights,
 )
-from hopfy._kernels.attention.cpu_turn import turn, turn_back
+from hopfy._kernels.attention.cpu_transpose import turn, turn_back
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["norm_through", "short_through", "short_weights"]

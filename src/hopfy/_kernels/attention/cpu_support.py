@@ -9,7 +9,7 @@ import numpy as np
 
 from hopfy._kernels.attention.cpu_vectors import add_both, dot_and_add
 from hopfy._kernels.rows.powers import log_of, powers_of
-from hopfy._kernels.rows.powers32 import powers_of32
+from hopfy._kernels.rows.powers_float32 import powers_of32
 from hopfy._kernels.rows.scan import PADDING, pad
 from hopfy._runtime.compilation import jit, part
 

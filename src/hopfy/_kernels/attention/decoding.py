@@ -35,12 +35,12 @@ class Form(NamedTuple):
 
 def can_encode(keys: Tensor) -> bool:
     """Whether the compiled loops are there and serve keys of this kind."""
-    return runs_compiled(keys) and compiled("attention.decode_cpu") is not None
+    return runs_compiled(keys) and compiled("attention.cpu_decoding") is not None
 
 
 def encode(codes: Codes | None, keys: Tensor, first: int, last: int) -> Codes:
     """Codes of the keys (B, H, room, D) with [first, last) added."""
-    loops: Any = compiled("attention.decode_cpu")
+    loops: Any = compiled("attention.cpu_decoding")
     flat = keys.flatten(0, 1).numpy()
     groups, room, size = flat.shape
     if codes is None or codes.units.shape[1] < room:
@@ -83,7 +83,7 @@ def decode(
     form: Form,
 ) -> tuple[Tensor, Array, Array]:
     """Output (B, Hq, 1, E), and how many keys each row read and selected."""
-    loops: Any = compiled("attention.decode_cpu")
+    loops: Any = compiled("attention.cpu_decoding")
     batch, heads, _, size = query.shape
     rows = batch * heads
     output = query.new_empty(batch, heads, 1, values.shape[-1])

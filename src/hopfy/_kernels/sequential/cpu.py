@@ -7,10 +7,10 @@ leave undecided before both.
 
 from __future__ import annotations
 
+from hopfy._kernels.sequential.cpu_active_rows import active_rows
 from hopfy._kernels.sequential.cpu_gradients import jvp_rows, pairs_rows, vjp_rows
-from hopfy._kernels.sequential.cpu_open import active_rows
-from hopfy._kernels.sequential.cpu_reduce import ROUGH, reduce_rows
-from hopfy._kernels.sequential.cpu_relax import relax_rows
+from hopfy._kernels.sequential.cpu_presolve import ROUGH, reduce_rows
+from hopfy._kernels.sequential.cpu_relaxation import relax_rows
 from hopfy._kernels.sequential.cpu_rows import CERTAIN, LARGE, Answers
 
 __all__ = [

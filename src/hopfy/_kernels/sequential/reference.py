@@ -79,7 +79,7 @@ def solve(scores: Tensor, edges: Tensor, k: Tensor) -> Solution:
 def _reduced(
     theta: Tensor, edges: Tensor, kept: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Take out what large scores settle, by the exchange test of `cpu_reduce`.
+    """Take out what large scores settle, by the exchange test of `cpu_presolve`.
 
     Returns 0 or 1 (else -1) for the settled positions, and the scores, the pair scores, the
     positions and the budget that are left.

@@ -11,7 +11,7 @@ from hopfy._growing import Growing
 from hopfy.memory.parts import lifted, squared_lengths
 from hopfy.search import ExactIndex
 
-__all__ = ["Held", "routed"]
+__all__ = ["StoredPatterns", "routed"]
 
 _MANY = 4096
 """With fewer patterns principal directions do not pay."""
@@ -39,8 +39,8 @@ def routed(counts: list[int], new: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """What one process stores; a change gives another `Held` and leaves this one as it is.
+class StoredPatterns:
+    """What one process stores; a change gives another `StoredPatterns` and leaves this one as it is.
 
     ``numbers`` say in which order patterns were stored on all processes; they increase from row to
     row. Under a ``radius`` the rows carry one more coordinate (see `hopfy.memory`).
@@ -62,14 +62,14 @@ class Held:
         numbers: Tensor,
         values: Tensor | None,
         radius: float | None,
-    ) -> Held:
+    ) -> StoredPatterns:
         kept = None if values is None else Growing(values)
         return cls(Growing(rows), Growing(ids), Growing(numbers), kept, len(rows), radius)
 
     @classmethod
     def empty(
         cls, size: int, dtype: torch.dtype, values: Tensor | None, radius: float | None
-    ) -> Held:
+    ) -> StoredPatterns:
         """No patterns of ``size`` coordinates yet; the values will be like ``values``."""
         none = torch.zeros(0, dtype=torch.int64)
         width = size if radius is None else size + 1
@@ -127,7 +127,7 @@ class Held:
 
     # ------------------------------------------------------------------ changes
 
-    def at_radius(self, radius: float | None) -> Held:
+    def at_radius(self, radius: float | None) -> StoredPatterns:
         """The same patterns on a larger sphere."""
         if radius == self.radius or radius is None:
             return self
@@ -142,7 +142,7 @@ class Held:
         numbers: Tensor,
         values: Tensor | None,
         radius: float | None,
-    ) -> Held:
+    ) -> StoredPatterns:
         """More patterns, whose numbers are larger than all before."""
         base = self.at_radius(radius)
         used, count = self.stored, len(patterns)
@@ -167,13 +167,13 @@ class Held:
             _derived=derived,
         )
 
-    def without(self, places: Tensor) -> Held:
+    def without(self, places: Tensor) -> StoredPatterns:
         """Forget these rows, in one pass over the others."""
         keep = torch.ones(self.stored, dtype=torch.bool)
         keep[places] = False
         values = None if self.values is None else self.values[keep]
         rows = self.rows[keep]
-        made = Held.of(rows, self.ids[keep], self.numbers[keep], values, self.radius)
+        made = StoredPatterns.of(rows, self.ids[keep], self.numbers[keep], values, self.radius)
         index = self._derived.get("index")
         if isinstance(index, ExactIndex) and len(rows):
             made._derived["index"] = index.restricted(keep.nonzero().flatten(), rows)

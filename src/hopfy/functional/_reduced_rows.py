@@ -10,7 +10,7 @@ from torch import Tensor
 from hopfy.functional._joint_set import JointSet
 from hopfy.structures import Rows
 
-__all__ = ["TamedRows"]
+__all__ = ["ReducedRows"]
 
 # How far above their typical size scores may be, and the size from which all are scaled down.
 _WITHIN = 100.0
@@ -18,7 +18,7 @@ _SHRINK = 1e8
 _EXACTLY = 1e-13
 
 
-class TamedRows(NamedTuple):
+class ReducedRows(NamedTuple):
     r"""Rows whose large scores are replaced by smaller ones, and what makes that harmless.
 
     Raising a negative score leaves the solution alone if its entry is 0 there: for all y,
@@ -34,7 +34,7 @@ class TamedRows(NamedTuple):
     shrunk: Tensor  # (B,) bool: multiplied by a factor below 1, so larger scores must not matter
 
     @staticmethod
-    def of(rows: Rows, attempt: int) -> TamedRows:
+    def of(rows: Rows, attempt: int) -> ReducedRows:
         """Scores within some multiple of their typical size; as they are in the last attempt."""
         whole = torch.cat([rows.scores, rows.factor_scores], 1)
         present = whole > -torch.inf
@@ -49,8 +49,8 @@ class TamedRows(NamedTuple):
         most = torch.where(present, whole.abs(), 0.0).amax(1, keepdim=True)
         shrunk = (most > _SHRINK) & (attempt < 2)
         whole = torch.where(shrunk & present, whole * (_WITHIN / most.clamp_min(1)), whole)
-        tamed = rows._replace(scores=whole[:, :n], factor_scores=whole[:, n:])
-        return TamedRows(tamed, low, high, shrunk[:, 0])
+        reduced = rows._replace(scores=whole[:, :n], factor_scores=whole[:, n:])
+        return ReducedRows(reduced, low, high, shrunk[:, 0])
 
     def holds(self, joint: JointSet) -> Tensor:
         """(B,) bool: whether the solution solves the original rows as well."""

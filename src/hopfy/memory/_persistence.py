@@ -19,10 +19,10 @@ from hopfy.omega import Omega
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Filed"]
+__all__ = ["Persistence"]
 
 
-class Filed:
+class Persistence:
     """Saving, loading, and living in a file with a journal."""
 
     _writer: Writer

@@ -15,7 +15,7 @@ from hopfy._kernels.sequential.cpu_active import (
     maximize,
     new_active_set,
 )
-from hopfy._kernels.sequential.cpu_relax import TOO_LARGE, largest, relax
+from hopfy._kernels.sequential.cpu_relaxation import TOO_LARGE, largest, relax
 from hopfy._kernels.sequential.cpu_rows import CERTAIN, gather, leading, new_row
 from hopfy._runtime.compilation import jit, part
 

@@ -29,7 +29,7 @@ from hopfy._kernels.attention.cpu_lanes import (
     through,
     tops,
 )
-from hopfy._kernels.attention.cpu_turn import turn, turn_back
+from hopfy._kernels.attention.cpu_transpose import turn, turn_back
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["short_steep", "short_subsets", "steep_through", "subsets_through"]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hopfy.distributed._errors import DisagreementError
 from hopfy.distributed._group import Group
-from hopfy.distributed._held import Held, routed
 from hopfy.distributed._inputs import QueryLayout, check_layout, digest
+from hopfy.distributed._stored_patterns import StoredPatterns, routed
 from hopfy.memory.parts import (
     ArrayLike,
     Codec,
@@ -23,10 +23,10 @@ from hopfy.memory.parts import (
     codes_of,
 )
 
-__all__ = ["Offer", "offered"]
+__all__ = ["NewPatterns", "offered"]
 
 
-class Offer(NamedTuple):
+class NewPatterns(NamedTuple):
     """What this process is to store, and what all processes know about the rest.
 
     Attributes:
@@ -58,11 +58,11 @@ class _Checked(NamedTuple):
 def offered(
     given: tuple[ArrayLike, ArrayLike | None, ArrayLike | None],
     layout: QueryLayout,
-    held: Held | None,
+    held: StoredPatterns | None,
     codec: Codec | None,
     counts: list[int],
     group: Group,
-) -> Offer:
+) -> NewPatterns:
     """Check what was given on every process and share it out; raises on all or on none.
 
     ``held`` and ``codec`` are what is stored already; ``counts`` are the patterns of each process.
@@ -89,14 +89,14 @@ def offered(
     own = slice(first, first + shares[group.rank])
     values = None if checked.values is None else checked.values[own]
     total = len(checked.patterns)
-    return Offer(
+    return NewPatterns(
         checked.patterns[own], values, checked.codec, checked.ids, first, total, slice(0, total)
     )
 
 
 def _checked(
     given: tuple[ArrayLike, ArrayLike | None, ArrayLike | None],
-    held: Held | None,
+    held: StoredPatterns | None,
     codec: Codec | None,
 ) -> _Checked:
     patterns, values, ids = given
@@ -112,7 +112,7 @@ def _checked(
 
 
 def _checked_values(
-    values: ArrayLike | None, count: int, held: Held | None, codec: Codec | None
+    values: ArrayLike | None, count: int, held: StoredPatterns | None, codec: Codec | None
 ) -> tuple[Tensor | None, Codec | None]:
     """Numbers, or codes in a vocabulary of the given values alone."""
     like = None if held is None else held.values
@@ -135,7 +135,7 @@ def _checked_values(
     return as_values(values, count, like).cpu(), None
 
 
-def _of_each(checked: _Checked, group: Group) -> Offer:
+def _of_each(checked: _Checked, group: Group) -> NewPatterns:
     """Each process keeps its own patterns; the order of storing is that of the ranks."""
     about = _about(checked)
     parts = group.gather(lambda: [_as_bytes([len(checked.patterns), about])])
@@ -161,7 +161,7 @@ def _of_each(checked: _Checked, group: Group) -> Offer:
     if filled and filled[0][1]["words"] is not None:
         codec, values = _joined_words(checked, filled[0][1]["words"], group)
     answer = slice(first, first + counts[group.rank])
-    return Offer(checked.patterns, values, codec, ids, first, sum(counts), answer)
+    return NewPatterns(checked.patterns, values, codec, ids, first, sum(counts), answer)
 
 
 def _empty_like(checked: _Checked, what: dict[str, Any]) -> _Checked:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hopfy.distributed._group import Group
-from hopfy.distributed._held import Held
+from hopfy.distributed._stored_patterns import StoredPatterns
 
 __all__ = ["Separations", "completed"]
 
@@ -50,7 +50,7 @@ class Separations(NamedTuple):
         )
 
 
-def completed(known: Separations, held: Held, group: Group) -> Separations:
+def completed(known: Separations, held: StoredPatterns, group: Group) -> Separations:
     """The separations of all rows; all processes call it together."""
     delta, rival = known.delta.clone(), known.rival.clone()
     fresh = delta.isnan().nonzero().flatten()
@@ -74,7 +74,7 @@ def completed(known: Separations, held: Held, group: Group) -> Separations:
 
 
 def _compare(
-    numbers: Tensor, rows: Tensor, held: Held, delta: Tensor, rival: Tensor
+    numbers: Tensor, rows: Tensor, held: StoredPatterns, delta: Tensor, rival: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The separation of each shown row from this process's patterns, and the rival's number.
 

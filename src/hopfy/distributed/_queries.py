@@ -17,7 +17,7 @@ from hopfy.search import SparseRows
 if TYPE_CHECKING:
     from hopfy.distributed._network import ShardedHopfieldNetwork
 
-__all__ = ["Asked", "RowsById"]
+__all__ = ["GroupQueries", "RowsById"]
 
 
 class RowsById:
@@ -31,7 +31,7 @@ class RowsById:
         return self._engine.fetch(wanted, self._engine.shard.memories)[place]
 
 
-class Asked:
+class GroupQueries:
     """The queries of all processes as rows, and the way back to the caller's own."""
 
     def __init__(self, network: ShardedHopfieldNetwork, queries: Tensor, layout: QueryLayout):
