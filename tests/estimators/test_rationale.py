@@ -567,6 +567,23 @@ class TestFiles:
         with pytest.raises(ValueError, match="expected"):
             RationaleClassifier.load(tmp_path / "hostile")
 
+    @pytest.mark.parametrize("group", ["training", "words", "selection"])
+    def test_a_setting_newer_than_the_file_has_its_default(
+        self, tmp_path, tiny: RationaleClassifier, group: str
+    ) -> None:
+        settings = RationaleClassifier._groups[group]
+        given = settings().get_params()
+        tiny_with = copy.copy(tiny).set_params(**{group: settings(**given)})
+        tiny_with.save(tmp_path / "model")
+        file = tensor_file.StoredFile(tmp_path / "model", RationaleClassifier._kind)
+        tensors = {name: tensor_file.Streamed.of(file.tensor(name)) for name in file.entries}
+        for name in given:
+            older = json.loads(json.dumps(file.settings))
+            del older["parameters"][group][name]
+            tensor_file.write(tmp_path / "older", RationaleClassifier._kind, tensors, older)
+            loaded = RationaleClassifier.load(tmp_path / "older")
+            assert getattr(loaded, group) == settings()
+
     @pytest.mark.parametrize(
         "words", [b"{}", b"[1, 2]", b"[", b'["a", "a"]', b"\xff", b"[" * 99999]
     )

@@ -163,9 +163,12 @@ def plain(value: Any) -> Any:
 
 
 def settings_from(table: Any, kind: type[Settings]) -> Settings:
-    """The group; KeyError, TypeError or ValueError where the table is not one of ours."""
+    """The group; KeyError, TypeError or ValueError where the table is not one of ours.
+
+    Parameters that are newer than the file have their defaults.
+    """
     parameters = dict(table)
-    if parameters.keys() != kind().get_params(deep=False).keys():
+    if not parameters.keys() <= kind().get_params(deep=False).keys():
         raise KeyError("other parameters")
     for name, value in parameters.items():
         if isinstance(value, dict):
