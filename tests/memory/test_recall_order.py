@@ -99,3 +99,42 @@ def test_single_memories_and_bad_input() -> None:
         Fatigue(rate=2.0)
     with pytest.raises(ValueError, match="coordinates"):
         memory.free_recall(cue[:3])
+
+
+@pytest.mark.parametrize("compare", ["distance", "dot"])
+@pytest.mark.parametrize("scale", [2.0**-30, 1.0, 2.0**20])
+def test_the_order_does_not_depend_on_the_unit(compare: str, scale: float) -> None:
+    """Patterns in another unit, with beta in its inverse square: the same scores, the same order."""
+    plain, other = _memory(compare=compare, beta=1e4), None
+    patterns = torch.stack([plain[n].pattern for n in range(24)])
+    other = hopfy.AssociativeMemory("1.5-entmax", 1e4 / scale**2, compare=compare)
+    other.fit(scale * patterns)
+    cue = patterns[3] + 0.05
+    free, sequential = plain.free_recall(cue), plain.sequential_recall(cue)
+    assert free.distinct == 1
+    assert torch.equal(other.free_recall(scale * cue).ids, free.ids)
+    assert torch.equal(other.sequential_recall(scale * cue).ids, sequential.ids)
+
+
+def test_raw_pixels_come_back_once() -> None:
+    """Scores of 1e7, larger than a fatigue of fixed size."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (32, 784), generator=generator).float()
+    memory = hopfy.AssociativeMemory("sparsemax", beta=1.0).fit(pixels)
+    assert memory.free_recall(pixels[:3]).distinct.tolist() == [1, 1, 1]
+    assert memory.sequential_recall(pixels[0]).ids.tolist() == list(range(32))
+
+
+def test_fatigue_is_its_formula() -> None:
+    """p = y(beta (X q - gamma a)), a <- l p + (1 - l) a, q <- X'p, written out."""
+    patterns = torch.randn(6, 4, dtype=torch.float64)
+    fatigue = Fatigue(strength=3.0, rate=0.4)
+    memory = hopfy.AssociativeMemory("sparsemax", 0.5, compare="dot").fit(patterns)
+    found = memory.free_recall(patterns[0], inhibition=fatigue, settle=0)
+    state, tired, ids = patterns[0], torch.zeros(6, dtype=torch.float64), []
+    for _ in range(6):
+        weights = hopfy.functional.sparsemax(0.5 * (patterns @ state - 3.0 * tired))
+        tired = 0.4 * weights + 0.6 * tired
+        state = weights @ patterns
+        ids.append(int(weights.argmax()))
+    assert found.ids.tolist() == ids

@@ -53,11 +53,24 @@ def test_asynchronous_sweeps_end_at_fixed_points_and_lower_the_energy() -> None:
 
 def test_asynchronous_updates_break_the_cycle_of_two() -> None:
     """Two coordinates that oppose each other exchange their signs for ever if updated at once."""
-    patterns = torch.tensor([[1.0, -1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, 1.0]])
-    query = torch.tensor([1.0, 1.0, 1.0])
+    patterns = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    query = torch.tensor([1.0, 1.0])
+    hebb = patterns.T @ patterns
+    hebb.fill_diagonal_(0.0)
+    once = (hebb @ query).sign()
+    assert torch.equal(once, -query)
+    assert torch.equal((hebb @ once).sign(), query)
     found = hopfy.models.classic(patterns, Asynchronous()).retrieve(query)
     assert found.converged
     assert found.state[0] == -found.state[1]
+
+
+def test_nan_in_a_sweep_stays_nan_in_its_row() -> None:
+    patterns = torch.randn(3, 6).sign()
+    queries = torch.stack([patterns[0], torch.full((6,), torch.nan)])
+    moved = hopfy.models.classic(patterns, Asynchronous()).update(queries)
+    assert moved[1].isnan().all()
+    assert torch.equal(moved[0], hopfy.models.classic(patterns, Asynchronous()).update(patterns[0]))
 
 
 def test_entropic_topk_is_its_formula() -> None:
@@ -99,6 +112,45 @@ def test_similarities_are_their_formulas(similarity: str) -> None:
         )
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+def test_cosines_of_vectors_of_any_length(scale: float) -> None:
+    patterns = torch.randn(30, 5)
+    found = universal(scale * patterns, "cosine").similarity(scale * patterns)
+    directions = torch.nn.functional.normalize(patterns.double(), dim=-1)
+    torch.testing.assert_close(found.double(), directions @ directions.T, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
+def test_distances_far_from_the_origin(similarity: str) -> None:
+    """A common offset moves nothing; products would round at the size of its square."""
+    patterns = torch.randn(40, 8).mul(64).round() / 64 + 4096
+    net = universal(patterns, similarity, "sparsemax", 50.0)
+    power = 2.0 if similarity == "euclidean" else 1.0
+    wide = -torch.cdist(patterns.double(), patterns.double(), p=power)
+    torch.testing.assert_close(net.similarity(patterns).double(), wide, rtol=1e-5, atol=1e-5)
+    assert torch.equal(net.retrieve(patterns), patterns)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves(similarity: str, dtype: torch.dtype) -> None:
+    patterns, queries = (3 * torch.randn(9, 200)).to(dtype), torch.randn(4, 200).to(dtype)
+    found = universal(patterns, similarity, "softmax", 100.0).update(queries)
+    assert found.dtype is dtype
+    expected = universal(patterns.double(), similarity, "softmax", 100.0).update(queries.double())
+    torch.testing.assert_close(found, expected.to(dtype))
+
+
+def test_a_beta_for_every_query() -> None:
+    patterns, queries = torch.randn(6, 4), torch.randn(6, 4)
+    betas = torch.rand(6) + 0.5
+    for similarity in SIMILARITIES:
+        found = universal(patterns, similarity, "softmax", betas).update(queries)
+        for row in range(6):
+            alone = universal(patterns, similarity, "softmax", float(betas[row]))
+            torch.testing.assert_close(found[row], alone.update(queries[row]))
+
+
 def test_the_dot_product_is_the_hopfield_network() -> None:
     patterns, queries = torch.randn(9, 5), torch.randn(4, 5)
     for omega in ("softmax", "1.5-entmax", "3-subsets"):
@@ -119,8 +171,16 @@ def test_bad_input() -> None:
     patterns = torch.randn(3, 2)
     with pytest.raises(ValueError, match='did you mean "euclidean"'):
         universal(patterns, "euclid")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="one row for each"):
+    with pytest.raises(ValueError, match="one row of projection per pattern"):
         universal(patterns, projection=torch.randn(2, 2))
+    with pytest.raises(TypeError, match="projection like the memories"):
+        universal(patterns, projection=torch.randn(3, 2, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"projection to be a torch\.Tensor"):
+        universal(patterns, projection=[1.0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected a similarity among"):
+        universal(patterns, ["dot"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="updates to be Asynchronous"):
+        hopfy.models.classic(patterns.sign(), updates=True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="beta > 0"):
         universal(patterns, beta=0.0)
     with pytest.raises(TypeError, match="seed to be an integer"):

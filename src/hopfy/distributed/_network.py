@@ -288,15 +288,7 @@ class ShardedHopfieldNetwork:
     def _step(self, cues: Cues) -> Step:
         """The step with the state's map; patterns that are states come back bit for bit."""
         step = self._engine.step(cues, self.state.is_scale_free)
-        if self.state.is_identity:
-            return step
-        states, weights = self.state(step.states), step.weights
-        if isinstance(weights, SparseRows) and weights.indices.numel():
-            first = weights.offsets[:-1].clamp_max(weights.indices.numel() - 1)
-            alone = (weights.counts == 1) & (weights.values.detach()[first] == 1)
-            whole = alone & self.state.keeps(step.states)
-            states = torch.where(whole.unsqueeze(-1), step.states, states)
-        return step._replace(states=states)
+        return step.mapped(self.state, cues.queries.dtype)
 
     def _asked(
         self, queries: Tensor, layout: QueryLayout, call: str, error: Exception | None = None

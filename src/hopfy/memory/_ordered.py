@@ -101,7 +101,9 @@ class Ordered:
         if not bool(flat.isfinite().all()):
             raise ValueError("expected a cue of finite numbers, got NaN or infinity in it.")
         patterns = contents.patterns.double()
-        scores_of = _scores(contents, patterns, float(network.beta))
+        beta = float(network.beta)
+        scores_of = _scores(contents, patterns, beta)
+        plan = plan.fitted(beta, patterns)
         count = checked_steps(steps, len(contents.ids))
         with torch.no_grad():
             places, shares = order(scores_of, network.omega, patterns, flat, count, plan)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,14 +16,20 @@ from hopfy.omega import Omega
 
 __all__ = ["Fatigue", "Inhibition", "RecallOrder", "UseUp", "free_order", "sequential_order"]
 
-# What neighbors in the order gain together: more than any scores.
-_TRANSITION = 1e8
+# Strength of fatigue, relative to the largest squared length of a pattern.
+_STRENGTH = 1e6
+# What neighbors in the order gain together, relative to the strength: more than any scores.
+_TRANSITION = 0.1
 # The memory that was found last is favored over the one before it.
 _FAVOR = 1.1
 
 
 class Inhibition(ABC):
     """What keeps a memory that was recalled from being recalled again."""
+
+    def fitted(self, beta: float, largest: float) -> Inhibition:  # noqa: ARG002
+        """The same for scores at this beta, of patterns whose largest squared length is this."""
+        return self
 
     @abstractmethod
     def begin(self, scores: Tensor) -> Tensor:
@@ -39,27 +46,39 @@ class Inhibition(ABC):
 
 @dataclass(frozen=True)
 class Fatigue(Inhibition):
-    r"""Memories tire: :math:`p = \hat y_\Omega(\beta X q - \gamma a)`,
+    r"""Memories tire: :math:`p = \hat y_\Omega(\beta (X q - \gamma a))`,
     :math:`a \leftarrow l p + (1 - l) a`.
 
     Args:
-        strength: :math:`\gamma`, how much a tired memory loses.
+        strength: :math:`\gamma`, how much a tired memory loses; None: 1e6 times the largest squared
+            length of a pattern, so that it outweighs scores of every size.
         rate: l, how quickly memories tire and recover, at most 1.
     """
 
-    strength: float = 1e9
+    strength: float | None = None
     rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        as_positive(self.strength, "strength")
+        if self.strength is not None:
+            as_positive(self.strength, "strength")
         if as_positive(self.rate, "rate") > 1:
             raise ValueError(f"expected rate to be at most 1, got {self.rate}.")
+
+    def fitted(self, beta: float, largest: float) -> Fatigue:
+        strength = _STRENGTH * largest if self.strength is None else self.strength
+        scaled = min(beta * strength, sys.float_info.max)
+        return replace(self, strength=max(scaled, sys.float_info.min))
 
     def begin(self, scores: Tensor) -> Tensor:
         return torch.zeros_like(scores)
 
     def weights(self, omega: Omega, scores: Tensor, record: Tensor) -> Tensor:
-        return omega(scores - self.strength * record)
+        return omega(self.tired(scores, record))
+
+    def tired(self, scores: Tensor, record: Tensor) -> Tensor:
+        """Scores less what the record takes from them."""
+        strength = _STRENGTH if self.strength is None else self.strength
+        return scores - strength * record
 
     def after(self, record: Tensor, weights: Tensor) -> Tensor:
         return self.rate * weights + (1 - self.rate) * record
@@ -144,13 +163,14 @@ def sequential_order(
     :math:`q \leftarrow X^\top y - q` leaves the neighbor, and the memory that was left tires.
     """
     fatigue, settle = options.inhibition, options.settle
+    gain = _TRANSITION * fatigue.strength
     first = omega(scores_of(cues))
     state, weights = _settle(scores_of, omega, patterns, first, settle)
     record = torch.zeros_like(weights)
     places, shares = [weights.argmax(-1)], [weights.amax(-1)]
     for _ in range(steps - 1):
-        scores = scores_of(state) - fatigue.strength * record
-        pair = F.sequential_ksubsets(scores, min(2, scores.shape[-1]), _TRANSITION)
+        scores = fatigue.tired(scores_of(state), record)
+        pair = F.sequential_ksubsets(scores, min(2, scores.shape[-1]), gain)
         following = omega(scores_of(pair @ patterns - state))
         state, weights = _settle(scores_of, omega, patterns, following, settle)
         record = fatigue.after(record, pair - _FAVOR * weights)
@@ -183,6 +203,11 @@ class Plan:
     def __post_init__(self) -> None:
         if isinstance(self.settle, bool) or not isinstance(self.settle, int) or self.settle < 0:
             raise ValueError(f"expected settle to be an integer >= 0, got {self.settle!r}.")
+
+    def fitted(self, beta: float, patterns: Tensor) -> Plan:
+        """The same for scores of these patterns (N, D) at this beta."""
+        largest = float(patterns.square().sum(-1).max())
+        return replace(self, inhibition=self.inhibition.fitted(beta, largest))
 
 
 def checked_steps(steps: int | None, count: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy.network import HopfieldNetwork, Step
+from hopfy.network import HopfieldNetwork, Step, widened
 from hopfy.omega import Quadratic
 from hopfy.states import Sign
 
@@ -21,8 +21,8 @@ class Asynchronous:
     One step is a sweep over all coordinates,
     :math:`q_i \leftarrow \mathrm{sign}\sum_{j \ne i} (X^\top X)_{ij} q_j`, each with the newest values of
     the others; a coordinate whose field is zero keeps its value. Every change lowers the energy
-    :math:`-\tfrac12\|X q\|^2`, so that a state cannot return: sweeps end at a fixed point, whereas updates
-    at once may end in a cycle of two states.
+    :math:`-\tfrac12\|X q\|^2`, so that a state cannot return: sweeps end at a fixed point. Updates of all
+    coordinates at once without the diagonal of :math:`X^\top X` may end in a cycle of two states.
 
     Args:
         seed: of the order of the coordinates, the same in every sweep; None: from first to last.
@@ -74,17 +74,18 @@ class _Sweeps:
         """No update is shorter than a sweep."""
 
     def step(self, queries: Tensor, beta: float | Tensor) -> Step:  # noqa: ARG002
-        columns = self._patterns.T.contiguous()
-        states = queries.detach().clone()
+        columns = widened(self._patterns).T.contiguous()
+        states = widened(queries.detach().clone())
+        sign = Sign()
         overlaps = states @ columns
         norms = columns.square().sum(-1)
         for i in self._updates.order(columns.shape[0]).tolist():
             old = states[:, i]
             field = overlaps @ columns[i] - norms[i] * old
-            new = torch.where(field == 0, old, field.sign())
+            new = torch.where(field == 0, old, sign(field))
             overlaps = overlaps + torch.outer(new - old, columns[i])
             states[:, i] = new
-        return Step(states, None)
+        return Step(states.to(queries.dtype), None)
 
     def prove(self, members: Tensor, beta: Tensor) -> Tensor:  # noqa: ARG002
         return torch.zeros(members.shape[0], dtype=torch.bool, device=members.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hopfy._checks import as_patterns, values_can_be_read
@@ -37,6 +36,8 @@ def classic(patterns: Tensor, updates: Asynchronous | None = None) -> HopfieldNe
     """
     patterns = _signs(patterns)
     if updates is not None:
+        if not isinstance(updates, Asynchronous):
+            raise TypeError(f"expected updates to be Asynchronous(seed) or None, got {updates!r}.")
         return updates.network(patterns)
     return HopfieldNetwork(patterns, Quadratic(), 1.0, state=Sign())
 
@@ -92,4 +93,4 @@ def _signs(patterns: Tensor) -> Tensor:
             f"expected patterns of -1 and 1, got {other:g} in them; use patterns.sign(), or "
             "HopfieldNetwork with another state."
         )
-    return patterns if patterns.dtype != torch.float16 else patterns.float()
+    return patterns

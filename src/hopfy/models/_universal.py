@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import BETA, as_patterns, as_states, check_parameter
+from hopfy.network import checked_values, widened
 from hopfy.omega import Omega, omega_from
+from hopfy.states import Ball
 
 __all__ = ["Similarity", "UniversalNetwork", "universal"]
 
@@ -18,14 +20,19 @@ Similarity = Literal["dot", "cosine", "euclidean", "manhattan"]
 
 
 def _cosine(queries: Tensor, patterns: Tensor) -> Tensor:
-    normalize = torch.nn.functional.normalize
-    return normalize(queries, dim=-1) @ normalize(patterns, dim=-1).mT
+    direction = Ball(1.0)  # of vectors of any length
+    return direction(queries) @ direction(patterns).mT
+
+
+def _euclidean(queries: Tensor, patterns: Tensor) -> Tensor:
+    # By differences, not by products, whose rounding would move patterns far from the origin.
+    return -torch.cdist(queries, patterns, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 _SIMILARITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "dot": lambda queries, patterns: queries @ patterns.mT,
     "cosine": _cosine,
-    "euclidean": lambda queries, patterns: -torch.cdist(queries, patterns),
+    "euclidean": _euclidean,
     "manhattan": lambda queries, patterns: -torch.cdist(queries, patterns, p=1.0),
 }
 
@@ -56,7 +63,7 @@ class UniversalNetwork:
         projection: Tensor | None = None,
     ) -> None:
         self.patterns = as_patterns(patterns, "patterns")
-        if similarity not in _SIMILARITIES:
+        if not isinstance(similarity, str) or similarity not in _SIMILARITIES:
             near = get_close_matches(str(similarity).lower(), _SIMILARITIES, n=1)
             hint = f'; did you mean "{near[0]}"' if near else ""
             known = ", ".join(f'"{name}"' for name in _SIMILARITIES)
@@ -64,28 +71,21 @@ class UniversalNetwork:
         check_parameter(beta, BETA)
         self.similarity_name, self.beta = similarity, beta
         self.separation = omega_from(separation)
-        self.projection = self.patterns if projection is None else projection
-        if self.projection.shape[:-1] != self.patterns.shape[:-1]:
-            raise ValueError(
-                "expected a projection with one row for each of the "
-                f"{tuple(self.patterns.shape[:-1])} patterns, got shape "
-                f"{tuple(self.projection.shape)}."
-            )
+        self.projection = self.patterns
+        if projection is not None:
+            self.projection = checked_values(projection, self.patterns, "projection")
 
     def similarity(self, queries: Tensor) -> Tensor:
         """How similar queries (..., M, D), or one (D,), are to every pattern: (..., M, N)."""
-        queries = as_states(queries, self.patterns)
-        rows = queries.unsqueeze(0) if queries.ndim == 1 else queries
-        found = _SIMILARITIES[self.similarity_name](rows, self.patterns)
-        return found.squeeze(0) if queries.ndim == 1 else found
+        return self._similarity(queries).to(self.patterns.dtype)
 
     def weights(self, queries: Tensor) -> Tensor:
         """The separated similarities (..., M, N)."""
-        return self.separation(self.beta * self.similarity(queries))
+        return self._weights(queries).to(self.patterns.dtype)
 
     def update(self, queries: Tensor) -> Tensor:
         """One step: the projection (..., M, E) of the weights."""
-        return self.weights(queries) @ self.projection
+        return (self._weights(queries) @ widened(self.projection)).to(self.patterns.dtype)
 
     def retrieve(self, queries: Tensor, max_steps: int = 1) -> Tensor:
         """So many steps; the next one starts from what the last one found."""
@@ -99,6 +99,18 @@ class UniversalNetwork:
         for _ in range(max_steps):
             queries = self.update(queries)
         return queries
+
+    def _similarity(self, queries: Tensor) -> Tensor:
+        queries = as_states(queries, self.patterns)
+        rows = widened(queries.unsqueeze(0) if queries.ndim == 1 else queries)
+        found = _SIMILARITIES[self.similarity_name](rows, widened(self.patterns))
+        return found.squeeze(0) if queries.ndim == 1 else found
+
+    def _weights(self, queries: Tensor) -> Tensor:
+        similarity, beta = self._similarity(queries), self.beta
+        if isinstance(beta, Tensor) and beta.ndim:
+            beta = beta.unsqueeze(-1)
+        return self.separation(beta * similarity)
 
     def __repr__(self) -> str:
         return (
@@ -120,7 +132,7 @@ def universal(
         patterns: (N, D).
         similarity: ``"dot"``, ``"cosine"``, ``"euclidean"`` or ``"manhattan"``.
         separation: an omega or its name; ``"inf-entmax"`` takes the best pattern alone.
-        beta: inverse temperature of the separation.
+        beta: inverse temperature of the separation; a tensor broadcasts over the queries (..., M).
         projection: (N, E), what to read out; by default the patterns.
 
     >>> import torch, hopfy

@@ -48,17 +48,17 @@ def check_options(max_steps: int, tol: float | None, gradient: str) -> None:
         raise ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
 
 
-def checked_values(values: object, memories: Tensor) -> Tensor:
+def checked_values(values: object, memories: Tensor, name: str = "values") -> Tensor:
     """(..., N, E): one row per pattern, of the memories' dtype and on their device."""
-    values = as_patterns(values, "values")
+    values = as_patterns(values, name)
     if values.shape[:-1] != memories.shape[:-1]:
         raise ValueError(
-            f"expected one row of values per pattern, shape {(*memories.shape[:-1], 'E')}, "
+            f"expected one row of {name} per pattern, shape {(*memories.shape[:-1], 'E')}, "
             f"got shape {tuple(values.shape)}."
         )
     if values.dtype != memories.dtype or values.device != memories.device:
         raise TypeError(
-            f"expected values like the memories ({memories.dtype} on {memories.device}), got "
-            f"{values.dtype} on {values.device}; convert with values.to(memories)."
+            f"expected {name} like the memories ({memories.dtype} on {memories.device}), got "
+            f"{values.dtype} on {values.device}; convert with {name}.to(memories)."
         )
     return values

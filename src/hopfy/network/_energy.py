@@ -76,9 +76,8 @@ def _plain(
     state: State,
 ) -> Tensor:
     r""":math:`-(\Omega^*(\beta X q) - \Omega^*(0))/\beta + \Psi(q) + c`: right gradients."""
-    conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
     constant = _constant(omega, memories, state)
-    return -conjugate / _flat(beta) + state.inner_value(wide) + constant
+    return -omega.conjugate_gain(scores) / _flat(beta) + state.inner_value(wide) + constant
 
 
 def _with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
@@ -97,10 +96,9 @@ def energy_parts(
     wide = _wide(queries)
     scores = _times_memories(wide * beta, memories)
     if not state.is_identity:
-        conjugate = omega.conjugate(scores) - omega.conjugate(omega.origin(scores))
         constant = _constant(omega, memories, state)
         inside = torch.where(state.contains(queries), state.inner_value(wide), torch.inf)
-        concave, convex = -conjugate / _flat(beta), inside + constant
+        concave, convex = -omega.conjugate_gain(scores) / _flat(beta), inside + constant
         return Energy(concave.to(queries.dtype), convex.to(queries.dtype))
     base = omega.base_point(scores)
     together = base.ndim > 1 or memories.ndim == 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hopfy.network._step import Step
+from hopfy.network._step import Step, with_gradient_of
 from hopfy.search import SparseRows
 
 __all__ = ["kept_in_place"]
@@ -46,7 +46,5 @@ def kept_in_place(queries: Tensor, memories: Tensor, step: Step, prove: Prove) -
             kept[rows[same]] = prove(rows[same], members[same])
     if not bool(kept.any()):
         return step
-    back = torch.where(kept.unsqueeze(-1), (queries - step.states).detach(), 0.0)
     exact = torch.where(kept.unsqueeze(-1), queries.detach(), step.states.detach())
-    states = exact if not step.states.requires_grad else step.states + back
-    return step._replace(states=states)
+    return step._replace(states=with_gradient_of(exact, step.states))

@@ -26,7 +26,7 @@ from hopfy.network._indexed_loop import iterate_with_index
 from hopfy.network._indexed_step import IndexedStep
 from hopfy.network._proofs import FixedPointProofs
 from hopfy.network._retrieval import Retrieval
-from hopfy.network._step import Step, Stepper
+from hopfy.network._step import Step, Stepper, mixture, widened
 from hopfy.omega import Omega
 from hopfy.search import ExactIndex, SparseRows
 from hopfy.states import State
@@ -175,6 +175,7 @@ class HopfieldNetwork:
         queries, beta = self._prepared(queries)
         return energy_parts(queries, self.memories, self.omega, beta, self.state)
 
+    @leaves_autocast
     def gradient(self, queries: Tensor) -> Tensor:
         r"""The energy's gradient, :math:`\nabla\Psi(q) - X^\top \hat y_\Omega(\beta X q)` (Eq. 23).
 
@@ -183,20 +184,21 @@ class HopfieldNetwork:
         """
         if self.state.is_identity:
             return queries - self.update(queries)
-        return self.state.slope(queries) - self.weights(queries) @ self.memories
+        wide, memories = self._wide_scores(queries), widened(self.memories)
+        pull = mixture(wide, memories, self.omega)[0]
+        return self.state.slope(queries) - pull.to(self.memories.dtype)
 
     # ------------------------------------------------------------------ the dynamics
 
     @leaves_autocast
     def scores(self, queries: Tensor) -> Tensor:
         r""":math:`\beta X q`, shape (..., M, N)."""
-        queries, beta = self._prepared(queries)
-        return (queries * beta) @ self.memories.mT
+        return self._wide_scores(queries).to(self.memories.dtype)
 
     @leaves_autocast
     def weights(self, queries: Tensor) -> Tensor:
         r""":math:`\hat y_\Omega(\beta X q)`, shape (..., M, N)."""
-        return self.omega(self.scores(queries))
+        return self.omega(self._wide_scores(queries)).to(self.memories.dtype)
 
     def update(self, queries: Tensor) -> Tensor:
         """One step of the dynamics (Eq. 9), shape of the queries.
@@ -267,6 +269,10 @@ class HopfieldNetwork:
         return _result(outcome, state, readout, queries.shape[:-1])
 
     # ------------------------------------------------------------------ inside
+
+    def _wide_scores(self, queries: Tensor) -> Tensor:
+        queries, beta = self._prepared(queries)
+        return (widened(queries) * beta) @ widened(self.memories).mT
 
     @property
     def _row_by_row(self) -> bool:
@@ -351,9 +357,9 @@ class HopfieldNetwork:
             if self._row_by_row:
                 old = states[active]
                 own = betas[active] if isinstance(betas, Tensor) and betas.ndim else betas
-                step = self._mapped(stepper.step(old, own))
+                step = stepper.step(old, own).mapped(self.state, queries.dtype)
                 return kept_in_place(old, self.memories, step, lambda r, m: prove(active[r], m))
-            step = self._mapped(stepper.step(states.reshape(shape), beta))
+            step = stepper.step(states.reshape(shape), beta).mapped(self.state, queries.dtype)
             rows = step.weights
             if isinstance(rows, SparseRows):
                 return Step(step.states[active], rows.take(active))
@@ -366,18 +372,6 @@ class HopfieldNetwork:
             max_steps=max_steps,
             tol=tol * self._largest_norm(stepper) if tol else 0.0,  # norms are a pass over all
         )
-
-    def _mapped(self, step: Step) -> Step:
-        """The step with the state's map applied; patterns that are states come back bit for bit."""
-        if self.state.is_identity:
-            return step
-        states, weights = self.state(step.states), step.weights
-        if isinstance(weights, SparseRows) and self.memories.ndim == 2 and weights.indices.numel():
-            first = weights.offsets[:-1].clamp_max(weights.indices.numel() - 1)
-            alone = (weights.counts == 1) & (weights.values.detach()[first] == 1)
-            whole = alone & self.state.keeps(self.memories[weights.indices[first]])
-            states = torch.where(whole.unsqueeze(-1), step.states, states)
-        return step._replace(states=states)
 
     def _largest_norm(self, stepper: Stepper) -> float:
         """The scale against which movements are small."""

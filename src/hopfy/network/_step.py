@@ -24,7 +24,7 @@ from hopfy.search import SparseRows
 from hopfy.states import Euclidean, State
 from hopfy.theory import proves_fixed_point
 
-__all__ = ["DenseStep", "Step", "Stepper"]
+__all__ = ["DenseStep", "Step", "Stepper", "mixture", "widened", "with_gradient_of"]
 
 # Scores held at once when no gradient is needed.
 _BLOCK = 1 << 25
@@ -34,13 +34,25 @@ class Step(NamedTuple):
     """What one update gives for Q queries.
 
     Attributes:
-        states: (Q, D), the next states.
+        states: (Q, D), the next states; halves may still be in float32.
         weights: on the support if the map is sparse (finite margin); a dense (Q, N) tensor if every
             weight is positive (softmax), or None if an engine streamed it and kept nothing.
     """
 
     states: Tensor
     weights: SparseRows | Tensor | None
+
+    def mapped(self, state: State, dtype: torch.dtype) -> Step:
+        """The step with the state's map, in this dtype; patterns that are states come bit for bit."""
+        mixed = self.states.to(dtype)
+        if state.is_identity:
+            return self._replace(states=mixed)
+        made = state(self.states).to(dtype)
+        if isinstance(self.weights, SparseRows):
+            whole = self.weights.is_one_hot & state.keeps(mixed)
+            exact = torch.where(whole.unsqueeze(-1), mixed.detach(), made.detach())
+            made = with_gradient_of(exact, made)
+        return self._replace(states=made)
 
 
 class Stepper(Protocol):
@@ -67,7 +79,7 @@ class DenseStep:
         self._rows_are_alike = memories.ndim == 2 and not omega.varies_by_row
 
     def step(self, queries: Tensor, beta: float | Tensor) -> Step:
-        scaled_queries = queries * beta
+        scaled_queries = widened(queries) * beta
         size = max(1, _BLOCK // self._memories.shape[-2])
         whole = not self._rows_are_alike or torch.is_grad_enabled()
         if whole or scaled_queries.shape[0] <= size:
@@ -78,13 +90,11 @@ class DenseStep:
         return Step(torch.cat([step.states for step in steps]), _stack(weights))
 
     def _step(self, scaled_queries: Tensor) -> Step:
-        scores = scaled_queries @ self._memories.mT
-        weights, log_factor = self._omega.direction(scores)
-        states = weights @ self._memories
-        if isinstance(log_factor, Tensor) and not self._state.is_scale_free:
-            states = states * log_factor.exp().clamp_max(torch.finfo(states.dtype).max)
-        states = states.reshape(states.shape[:-1].numel(), self._memories.shape[-1])
-        weights = weights.reshape(-1, weights.shape[-1])
+        memories = widened(self._memories)
+        scores = scaled_queries @ memories.mT
+        states, weights = mixture(scores, memories, self._omega, self._state.is_scale_free)
+        states = states.reshape(states.shape[:-1].numel(), memories.shape[-1])
+        weights = weights.to(self._memories.dtype).reshape(-1, weights.shape[-1])
         if self._omega.margin == torch.inf:
             return Step(states, weights)
         return Step(states, SparseRows.from_dense(weights))
@@ -93,6 +103,31 @@ class DenseStep:
         if self._memories.ndim > 2:  # each row of `members` would need its own batch of memories
             return torch.zeros(members.shape[0], dtype=torch.bool, device=members.device)
         return proves_fixed_point(self._memories.detach(), members, self._omega, beta)
+
+
+def mixture(
+    scores: Tensor, memories: Tensor, omega: Omega, up_to_scale: bool = False
+) -> tuple[Tensor, Tensor]:
+    r""":math:`X^\top \hat y_\Omega(\theta)` (..., M, D) for scores, and the weights up to a factor.
+
+    Weights that would exceed the largest float are taken relative to the largest of their row; the factor
+    comes back in the end, up to the largest float, unless ``up_to_scale``.
+    """
+    weights, log_factor = omega.direction(scores)
+    mixed = weights @ memories
+    if isinstance(log_factor, Tensor) and not up_to_scale:
+        mixed = mixed * log_factor.exp().clamp_max(torch.finfo(mixed.dtype).max)
+    return mixed, weights
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Halves in float32, where scores and sums of them neither overflow nor lose whole numbers."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
+    """``value``, bit for bit, with the gradient of ``other``."""
+    return value + (other - other.detach()) if other.requires_grad else value
 
 
 def _stack(weights: Sequence[SparseRows | Tensor]) -> SparseRows | Tensor:

@@ -229,6 +229,10 @@ class Omega(Described, ABC):
         """
         return self.value(weights) - self.value(self.base_point(scores))
 
+    def conjugate_gain(self, scores: Tensor) -> Tensor:
+        r""":math:`\Omega^*(\theta) - \Omega^*(0)`, (...)."""
+        return self.conjugate(scores) - self.conjugate(self.origin(scores))
+
     def base_loss(self, scores: Tensor) -> Tensor:
         r""":math:`L(\theta; y_0) = \Omega^*(\theta) - \Omega^*(0) - \theta^\top y_0`, (...)."""
         return self.loss(scores, self.base_point(scores))

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, check_parameter, masked, values_can_be_read
+from hopfy._checks import Rule, check_parameter, masked, values_can_be_read
 from hopfy.omega._base import Omega
 
 __all__ = ["Exponential", "Polynomial", "Quadratic"]
+
+_STEEPNESS = Rule("b", "> 0 and finite", lambda b: (b > 0) & (b < float("inf")))
 
 
 class ElementwiseOmega(Omega):
@@ -158,13 +160,16 @@ class Exponential(ElementwiseOmega):
     name = "exponential"
 
     def __post_init__(self) -> None:
-        check_parameter(self.b, BETA)
+        check_parameter(self.b, _STEEPNESS)
 
     def _weights(self, scores: Tensor) -> Tensor:
         return torch.exp(self.b * scores)
 
     def _conjugates(self, scores: Tensor) -> Tensor:
         return torch.exp(self.b * scores) / self.b
+
+    def conjugate_gain(self, scores: Tensor) -> Tensor:
+        return torch.expm1(self.b * scores).sum(-1) / self.b  # small scores keep their digits
 
     def direction(self, scores: Tensor) -> tuple[Tensor, Tensor | float]:
         top = scores.detach().amax(-1, keepdim=True)

@@ -85,6 +85,14 @@ class SparseRows:
     def row_of_entry(self) -> Tensor:
         return torch.repeat_interleave(self.counts)
 
+    @property
+    def is_one_hot(self) -> Tensor:
+        """Which rows are one entry of weight 1, (rows,)."""
+        if not self.values.numel():
+            return torch.zeros_like(self.counts, dtype=torch.bool)
+        first = self.offsets[:-1].clamp_max(self.values.numel() - 1)
+        return (self.counts == 1) & (self.values.detach()[first] == 1)
+
     def row(self, r: int) -> tuple[Tensor, Tensor]:
         """The indices and the values of one row."""
         part = slice(int(self.offsets[r]), int(self.offsets[r + 1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -88,18 +89,26 @@ class State(Described, ABC):
 
     def keeps(self, patterns: Tensor) -> Tensor:
         r"""Which patterns (..., N, D) are states of their own, :math:`\hat q(x) = x` up to rounding."""
-        patterns = patterns.detach()
-        moved = (
-            (self(patterns) - patterns).abs().amax(-1) if patterns.shape[-1] else patterns.sum(-1)
-        )
+        wide = patterns.detach().to(_sums(patterns))
+        moved = (self(wide) - wide).abs().amax(-1) if wide.shape[-1] else wide.sum(-1)
         return moved <= self.rounding(patterns)
 
     def rounding(self, patterns: Tensor) -> Tensor:
-        """How far rounding may move a coordinate of a pattern that is a state of its own, (..., N)."""
-        size = patterns.shape[-1]
-        largest = patterns.detach().abs().amax(-1) if size else patterns.detach().sum(-1)
-        return torch.finfo(patterns.dtype).eps * (size + 8) * largest
+        """How far rounding may move a coordinate of a pattern that is a state of its own, (..., N).
+
+        A few roundings of the pattern itself, and those of the sums that made it, which add up like a
+        random walk.
+        """
+        size, wide = patterns.shape[-1], _sums(patterns)
+        largest = patterns.detach().to(wide).abs().amax(-1) if size else patterns.sum(-1).to(wide)
+        own, sums = (float(torch.finfo(dtype).eps) for dtype in (patterns.dtype, wide))
+        return (8 * own + 2 * math.sqrt(size) * sums) * largest
 
     def of_patterns(self, patterns: Tensor) -> Tensor:
         """Patterns as states: what experiments store and start from."""
         return self(patterns)
+
+
+def _sums(patterns: Tensor) -> torch.dtype:
+    """The dtype in which torch adds up numbers of this dtype."""
+    return torch.promote_types(patterns.dtype, torch.float32)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, Rule, check_parameter
+from hopfy._checks import Rule, check_parameter
 from hopfy.states._base import State
 
 __all__ = ["Ball", "Euclidean", "LayerNorm", "Sign", "Tanh"]
 
 _RADIUS = Rule("radius", "> 0 and finite", lambda r: (r > 0) & (r < float("inf")))
 _SCALE = Rule("scale", "> 0 and finite", lambda s: (s > 0) & (s < float("inf")))
+_STEEPNESS = Rule("b", "> 0 and finite", lambda b: (b > 0) & (b < float("inf")))
 _SHIFT = Rule("shift", "finite", lambda s: (s > -float("inf")) & (s < float("inf")))
 
 
@@ -157,7 +158,7 @@ class Sign(State):
     is_scale_free = True
 
     def __call__(self, z: Tensor) -> Tensor:
-        return z.sign()
+        return torch.where(z.isnan(), z, z.sign())  # torch gives 0 to NaN
 
     def inner_value(self, state: Tensor) -> Tensor:
         return torch.zeros_like(state.sum(-1))
@@ -190,7 +191,7 @@ class Tanh(State):
     name = "tanh"
 
     def __post_init__(self) -> None:
-        check_parameter(self.b, BETA)
+        check_parameter(self.b, _STEEPNESS)
 
     def __call__(self, z: Tensor) -> Tensor:
         return torch.tanh(self.b * z)
@@ -227,9 +228,12 @@ def _norm(z: Tensor) -> Tensor:
 
 
 def _direction(z: Tensor) -> Tensor:
-    """``z / |z|``, zero at zero with a gradient of zero; huge and tiny vectors keep their digits."""
+    """``z / |z|``, zero at zero with a gradient of zero; huge and tiny vectors keep their digits.
+
+    Vectors that are not finite have no direction: NaN.
+    """
     largest = z.detach().abs().amax(-1, keepdim=True) if z.shape[-1] else z.detach()
-    there = largest > 0
+    there = largest != 0
     scaled = torch.where(there, z / torch.where(there, largest, 1.0), 0.0)
     norm = _norm(torch.where(there, scaled, 1.0)).unsqueeze(-1)
     return torch.where(there, scaled / norm, 0.0)

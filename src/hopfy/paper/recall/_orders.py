@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 import hopfy
+from hopfy.memory import Fatigue
 from hopfy.paper._base import Config
 from hopfy.paper._drawing import canvas, save
 from hopfy.paper.recall._setting import draw
 from hopfy.plot.style import color_of
 
-__all__ = ["OrderConfig", "best_and_worst", "draw_bars", "filled", "quartiles"]
+__all__ = ["FATIGUE", "OrderConfig", "best_and_worst", "draw_bars", "filled", "quartiles"]
 
 _SCALE = {"mnist": 1.0, "digits": 784 / 64}
+FATIGUE = Fatigue(strength=1e9, rate=1e-3)  # as published
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Capacity(CurvesOfPairs[CapacityConfig]):
         "demo": CapacityConfig(source="digits", draws=2, queries=16, sizes=(4, 64), betas=(1.0,)),
         "quick": CapacityConfig(source="digits", draws=3, queries=64, sizes=(4, 16, 64, 256, 1024)),
         "laptop": CapacityConfig(queries=64, sizes=(4, 16, 64, 256, 1024)),
-        "paper": CapacityConfig(),
+        "paper": CapacityConfig(queries=4096),
     }
 
     def places(self, config: CapacityConfig) -> Sequence[float]:

@@ -7,9 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hopfy.memory import Fatigue, Inhibition, UseUp
+from hopfy.memory import Inhibition, UseUp
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
-from hopfy.paper.recall._orders import OrderConfig, best_and_worst, draw_bars, filled, quartiles
+from hopfy.paper.recall._orders import (
+    FATIGUE,
+    OrderConfig,
+    best_and_worst,
+    draw_bars,
+    filled,
+    quartiles,
+)
 from hopfy.paper.recall._setting import checksum
 
 __all__ = ["FreeRecall", "experiment"]
@@ -26,7 +33,7 @@ class FreeRecall(Experiment[OrderConfig]):
         "demo": OrderConfig(source="digits", stored=24, cues=2, draws=1, betas=(1.0,)),
         "quick": OrderConfig(source="digits", stored=64, cues=4, draws=3),
         "laptop": OrderConfig(),
-        "paper": OrderConfig(),
+        "paper": OrderConfig(cues=128),
     }
 
     def data_checksum(self, config: OrderConfig) -> str:
@@ -34,7 +41,7 @@ class FreeRecall(Experiment[OrderConfig]):
 
     def run(self, config: OrderConfig, store: Store, progress: Progress) -> dict[str, Any]:
         ways: list[tuple[str, str, Inhibition]]
-        ways = [(omega, omega, Fatigue()) for omega in config.omegas]
+        ways = [(omega, omega, FATIGUE) for omega in config.omegas]
         ways.append((_CAPPED, "sparsemax", UseUp()))
         progress.begin(self.title, len(ways) * len(config.betas))
         entries = []

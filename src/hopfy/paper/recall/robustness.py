@@ -35,7 +35,7 @@ class Robustness(CurvesOfPairs[RobustnessConfig]):
         ),
         "quick": RobustnessConfig(source="digits", draws=3, noises=(0.0, 1.0, 2.0, 5.0, 15.0)),
         "laptop": RobustnessConfig(),
-        "paper": RobustnessConfig(),
+        "paper": RobustnessConfig(noises=tuple(map(float, range(16)))),
     }
 
     def places(self, config: RobustnessConfig) -> Sequence[float]:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hopfy.paper._base import Experiment, Figure, Progress, Row, Store
-from hopfy.paper.recall._orders import OrderConfig, best_and_worst, draw_bars, filled, quartiles
+from hopfy.paper.recall._orders import (
+    FATIGUE,
+    OrderConfig,
+    best_and_worst,
+    draw_bars,
+    filled,
+    quartiles,
+)
 from hopfy.paper.recall._setting import checksum
 
 __all__ = ["SequentialRecall", "experiment"]
@@ -77,7 +84,7 @@ def _measure(config: OrderConfig, omega: str, beta: float) -> dict[str, list[flo
     order: list[float] = []
     for number in range(config.draws):
         memory, cues = filled(config, omega, beta, number)
-        found = memory.sequential_recall(cues)
+        found = memory.sequential_recall(cues, inhibition=FATIGUE)
         distinct += found.distinct.tolist()
         order += found.agreement(memory.ids).tolist()
     return {"distinct": distinct, "order": order}
