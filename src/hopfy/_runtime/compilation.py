@@ -23,7 +23,7 @@ from typing import Any
 from hopfy._runtime.backends import compiled, numba_is_available, runs_compiled
 from hopfy._runtime.kernel_cache import KernelCache
 
-__all__ = ["compiled", "inlined", "jit", "part", "runs_compiled"]
+__all__ = ["compiled", "inlined", "jit", "leaf", "part", "runs_compiled"]
 
 # Sums may be reassociated (that is what lets them use vector instructions); NaN, infinities and
 # signed zeros keep their meaning.
@@ -58,6 +58,13 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     own = _OPTIONS | {"no_cpython_wrapper": True} | options
     dispatcher = _dispatcher(function, "PartCompiler", own)
     return compilers.widen_literals(dispatcher) if (compilers := _compilers()) else dispatcher
+
+
+def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """A `part` that neither allocates nor returns an array: no references are counted in it."""
+    if function is None:
+        return lambda f: leaf(f, **options)
+    return part(function, _nrt=False, **options)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

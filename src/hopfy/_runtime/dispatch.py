@@ -5,6 +5,8 @@ Every question about it is asked here, so that a change inside torch is one chan
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
@@ -31,9 +33,12 @@ def is_compiling() -> bool:
 def is_tracing() -> bool:
     """Whether `torch.jit.trace` or an ONNX export records the operations that run now.
 
-    Neither can keep an operator of ours: they want plain torch.
+    Neither can keep an operator of ours: they want plain torch. Nobody exports to ONNX before
+    `torch.onnx` is imported, which takes a while.
     """
-    return torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export()
 
 
 def transforms_are_active() -> bool:

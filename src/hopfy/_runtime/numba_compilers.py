@@ -4,6 +4,8 @@
 * numba optimizes every function on its own and turns it into machine code, then does so again with
   each caller, level by level. A function that Python never calls is only translated here; the
   kernel links each of them once and is optimized with everything in it.
+* numba asks many times what a built-in function or operator gives for the same types. The answers
+  are kept.
 * Whenever numba looks for the implementation of an operation it compares all compiler options one
   by one. Here equal options are one object.
 * Compiling leaves few cycles and visits many objects: the garbage collector waits.
@@ -12,6 +14,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -151,9 +154,25 @@ class _OwnFlags(Flags):
 
 # --- compilers ------------------------------------------------------------------------------------
 
+# Steps for what kernels do not contain: closures, comprehensions, arithmetic of whole arrays,
+# `with`, `raise` and `literally`. Each of them reads the whole function.
+_NOT_NEEDED = frozenset(
+    {
+        "FindLiterallyCalls",
+        "InlineClosureLikes",
+        "InlineOverloads",
+        "LiteralPropagationSubPipelinePass",
+        "LiteralUnroll",
+        "MakeFunctionToJitFunction",
+        "NopythonRewrites",
+        "RewriteDynamicRaises",
+        "WithLifting",
+    }
+)
+
 
 class _Compiler(CompilerBase):
-    """numba's compiler with another last step."""
+    """numba's compiler with another last step, and without those that are not needed."""
 
     last_step: type[NativeLowering]
 
@@ -166,6 +185,7 @@ class _Compiler(CompilerBase):
         pipeline.passes = [
             (self.last_step if step is NativeLowering else step, description)
             for step, description in pipeline.passes
+            if step.__name__ not in _NOT_NEEDED
         ]
         pipeline.finalize()
         return [pipeline]
@@ -177,13 +197,16 @@ class PartCompiler(_Compiler):
     last_step = _Translation
 
 
+_OPERATORS = frozenset(getattr(operator, name) for name in operator.__all__)
+
+
 class KernelCompiler(_Compiler):
     """For functions that Python calls."""
 
     last_step = _Lowering
 
     def compile_extra(self, func):
-        with _no_garbage_collection():
+        with _no_garbage_collection(), _remembered_functions(self.state.typingctx):
             return super().compile_extra(func)
 
 
@@ -196,6 +219,27 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _remembered_functions(typing) -> Iterator[None]:
+    """Find once what a built-in function gives for some types: numba asks again and again."""
+    resolve, known = typing.resolve_function_type, {}
+
+    def resolve_once(function, args, kws):
+        built_in = isinstance(function, types.Function) or function in _OPERATORS
+        if kws or not built_in:
+            return resolve(function, args, kws)
+        found = known.get((function, args))
+        if found is None:
+            found = known[function, args] = resolve(function, args, kws)
+        return found
+
+    typing.resolve_function_type = resolve_once
+    try:
+        yield
+    finally:
+        del typing.resolve_function_type
 
 
 def widen_literals(dispatcher: Any) -> Any:

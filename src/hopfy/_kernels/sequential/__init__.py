@@ -16,6 +16,7 @@ import warnings
 from functools import partial
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,9 @@ def _relax(
     kernels: ModuleType, solution: Solution, scores: Tensor, edges: Tensor, k: Tensor, limit: float
 ) -> None:
     inputs = (scores.numpy(), edges.numpy(), k.numpy(), limit, _arrays(kernels, solution))
-    over_rows(kernels.relax_rows, len(scores), 32 * scores.numel(), *inputs)
+    rewarded = not edges.numel() or float(edges.amin()) >= 0.0
+    signs = None if rewarded else np.empty(scores.shape, np.int8)
+    over_rows(kernels.relax_rows, len(scores), 32 * scores.numel(), *inputs, signs)
 
 
 def _reduced(
@@ -103,7 +106,8 @@ def _with_active_sets(
     parts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def chunk(start: int, stop: int) -> None:
-        indicators, numbers = kernels.active_rows(start, stop, *arrays)
+        memory = np.empty(0, np.uint8), np.empty(0)
+        indicators, numbers = kernels.active_rows(start, stop, *arrays, *memory)
         parts[start] = torch.from_numpy(indicators), torch.from_numpy(numbers)
 
     over_rows(chunk, len(which), 512 * len(which) * scores.shape[1])

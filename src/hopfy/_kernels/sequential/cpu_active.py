@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopfy._runtime.compilation import part
+from hopfy._kernels.sequential.cpu_rows import integers, numbers
+from hopfy._runtime.compilation import leaf, part
 
 __all__ = ["WEIGHT", "ActiveSet", "best_subset", "maximize", "new_active_set"]
 
@@ -61,19 +62,19 @@ CIRCLE = 20
 def new_active_set(n, k):
     capacity = n + 1
     return ActiveSet(
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
+        numbers(n),
+        numbers(n),
+        numbers(n),
+        numbers(n),
         np.empty((2, n + 1, k + 2)),
-        np.empty(k, np.int64),
+        integers(k),
         np.empty((n, capacity), np.float32),
         np.empty((capacity, capacity)),
         np.empty((7, capacity)),
     )
 
 
-@part
+@leaf
 def best_subset(scores, edge, k, table, members):
     """Fill ``members`` with the best subset of size k; return its score.
 
@@ -93,7 +94,7 @@ def best_subset(scores, edge, k, table, members):
     return _trace(off, on, edge, k, members)
 
 
-@part
+@leaf
 def _extend(off, on, next_off, next_on, score, edge, low, high):
     if low == 0:
         next_off[0] = max(off[0], on[0])
@@ -110,7 +111,7 @@ def _extend(off, on, next_off, next_on, score, edge, low, high):
     next_on[high + 1] = -np.inf
 
 
-@part
+@leaf
 def _trace(off, on, edge, k, members):
     n = off.shape[0] - 1
     j = k
@@ -128,7 +129,7 @@ def _trace(off, on, edge, k, members):
     return max(on[n, k], off[n, k])
 
 
-@part
+@leaf
 def _subset_score(work, k):
     """Score of ``work.members`` under the row's own scores."""
     total = 0.0
@@ -140,7 +141,7 @@ def _subset_score(work, k):
     return total
 
 
-@part
+@leaf
 def _overlaps(work, m, k):
     overlap = work.vectors[OVERLAP]
     for s in range(m):
@@ -151,7 +152,7 @@ def _overlaps(work, m, k):
             overlap[s] += column[s]
 
 
-@part
+@leaf
 def _times_inverse(work, m, vector, out):
     for s in range(m):
         row = work.inverse[s]
@@ -161,7 +162,7 @@ def _times_inverse(work, m, vector, out):
         out[s] = dot
 
 
-@part
+@leaf
 def _distance(work, m, k):
     """Project ``work.members`` on the span of the others; return its squared distance to it.
 
@@ -189,7 +190,7 @@ def _distance(work, m, k):
     return rest
 
 
-@part
+@leaf
 def _residual(work, m, k):
     """``work.gradient`` = the members' indicator less the mixture by COLUMN; its squared length."""
     column, rest = work.vectors[COLUMN], work.gradient
@@ -207,7 +208,7 @@ def _residual(work, m, k):
     return length
 
 
-@part
+@leaf
 def _border(work, m, rest):
     """Give the inverse slot m: COLUMN is its projection on the others, ``rest`` its distance."""
     column, inverse, ones = work.vectors[COLUMN], work.inverse, work.vectors[ONES]
@@ -227,7 +228,7 @@ def _border(work, m, rest):
     ones[m] = missing
 
 
-@part
+@leaf
 def _join(work, m, k, weight, rest):
     """Append ``work.members`` as slot m; return the new count."""
     work.vectors[SCORE, m] = _subset_score(work, k)
@@ -240,7 +241,7 @@ def _join(work, m, k, weight, rest):
     return m + 1
 
 
-@part
+@leaf
 def _leave(work, slot, m):
     """Remove a slot; the last one takes its place. Return the new count."""
     inverse, last = work.inverse, m - 1
@@ -266,7 +267,7 @@ def _leave(work, slot, m):
     return last
 
 
-@part
+@leaf
 def _slopes(work, m):
     """SLOPE = the subsets' scores under the gradient, equal at an optimum; spread and mean."""
     slope = work.vectors[SLOPE]
@@ -284,7 +285,7 @@ def _slopes(work, m):
     return high - low, mean
 
 
-@part
+@leaf
 def _aim(work, m):
     """TARGET = the best weights, of any sign, for the present subsets: a Newton step from here.
 
@@ -301,7 +302,7 @@ def _aim(work, m):
         target[s] = work.vectors[WEIGHT, s] + 0.5 * (target[s] - shift * ones[s])
 
 
-@part
+@leaf
 def _step(work, m):
     """Move the weights toward the target until one vanishes: its slot (-1: none), and how far."""
     weight, target = work.vectors[WEIGHT], work.vectors[TARGET]
@@ -318,7 +319,7 @@ def _step(work, m):
     return blocking, step
 
 
-@part
+@leaf
 def _mix(work, m):
     """y = the mixture of the subsets; gradient = theta - 2 y."""
     weight = work.vectors[WEIGHT]
@@ -331,7 +332,7 @@ def _mix(work, m):
         work.gradient[i] = work.theta[i] - 2.0 * total
 
 
-@part
+@leaf
 def _exchange(work, m):
     """The new subset is a combination of the others: shift weight to it until one of them vanishes.
 
@@ -350,7 +351,7 @@ def _exchange(work, m):
     return blocking, step
 
 
-@part
+@leaf
 def _normalize(weight, m):
     total = 0.0
     for s in range(m):
@@ -359,7 +360,7 @@ def _normalize(weight, m):
         weight[s] /= total
 
 
-@part
+@leaf
 def _rebuild(work, m, k):
     """Invert the overlaps afresh (updates gather rounding errors); return the count of subsets."""
     weight, slot = work.vectors[WEIGHT], 0
@@ -383,7 +384,7 @@ def _rebuild(work, m, k):
     return m
 
 
-@part
+@leaf
 def _settle(work, m, k, tolerance):
     """Walk to the optimal weights; subsets whose weight vanishes leave on the way.
 
@@ -411,7 +412,7 @@ def _settle(work, m, k, tolerance):
             m = _leave(work, blocking, m)
 
 
-@part
+@leaf
 def _enter(work, m, k):
     """Take ``work.members`` among the subsets; return the new count, 0 if it is there already."""
     rest = _distance(work, m, k)
@@ -427,7 +428,7 @@ def _enter(work, m, k):
     return _join(work, m, k, weight, max(_distance(work, m, k), DEPENDENT * k))
 
 
-@part
+@leaf
 def maximize(work, k, limit, tolerance):
     """Solve the row in ``work``; return the number of subsets, the iterations and the gap."""
     if k == 0 or k == work.theta.shape[0]:  # one subset is all there is

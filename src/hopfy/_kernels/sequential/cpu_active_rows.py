@@ -15,9 +15,17 @@ from hopfy._kernels.sequential.cpu_active import (
     maximize,
     new_active_set,
 )
-from hopfy._kernels.sequential.cpu_relaxation import TOO_LARGE, largest, relax
-from hopfy._kernels.sequential.cpu_rows import CERTAIN, gather, leading, new_row
-from hopfy._runtime.compilation import jit, part
+from hopfy._kernels.sequential.cpu_relaxation import TOO_LARGE, largest
+from hopfy._kernels.sequential.cpu_rows import (
+    CERTAIN,
+    gather,
+    integers,
+    leading,
+    new_row,
+    numbers,
+    zeros,
+)
+from hopfy._runtime.compilation import jit, leaf, part
 
 __all__ = ["active_rows"]
 
@@ -26,13 +34,13 @@ _MARGIN = 0.25
 
 
 @jit
-def active_rows(start, stop, which, scores, edges, k, answers):
+def active_rows(start, stop, which, scores, edges, k, answers, indicators, values):
     """Solve rows ``which[start:stop]`` by active sets, and return these, one after the other.
 
-    They come as indicator vectors (for each row subsets x open positions) and as numbers (for each
+    ``answers`` holds what `relax_rows` found, ``indicators`` and ``values`` memory to begin with.
+    They come as indicator vectors (for each row subsets x open positions) and as values (for each
     row the inverse of the overlaps, then the weights).
     """
-    indicators, numbers = np.empty(0, np.uint8), np.empty(0)
     ends = (0, 0)
     whole = new_row(scores.shape[1])
     for index in range(start, stop):
@@ -41,20 +49,19 @@ def active_rows(start, stop, which, scores, edges, k, answers):
         if n <= 0:
             continue
         row, budget = leading(whole, n), min(k[r], n)
-        threshold = 0.0
-        if largest(row.theta, row.edge) <= TOO_LARGE:
-            threshold = relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
+        for i in range(n):
+            row.value[i] = answers.y[r, row.where[i]]
         work, opened, m, answers.iterations[r], answers.gap[r] = _solve_active(
-            row, budget, threshold
+            row, budget, answers.gap[r]
         )
         count = _write_active(row, work, opened, m, answers.y[r], answers.unit[r])
         answers.size[r, 0], answers.size[r, 1] = m, count
         begins = ends
         ends = (begins[0] + m * count, begins[1] + m * (m + 1))
         indicators = _grown(indicators, ends[0])
-        numbers = _grown(numbers, ends[1])
-        _save(row, work, opened, m, indicators[begins[0] :], numbers[begins[1] :])
-    return indicators[: ends[0]], numbers[: ends[1]]
+        values = _grown(values, ends[1])
+        _save(row, work, opened, m, indicators[begins[0] :], values[begins[1] :])
+    return indicators[: ends[0]], values[: ends[1]]
 
 
 @part
@@ -64,11 +71,11 @@ def _solve_active(row, k, threshold):
     Returns the memory, the open positions, the number of subsets, the iterations and the gap.
     """
     n = row.where.shape[0]
-    is_open = np.zeros(n, np.bool_)
-    gradient = np.empty(n)
+    is_open = zeros(n)
+    gradient = numbers(n)
     for i in range(n):
         row.theta[i] -= 2.0 * threshold  # every subset has size k: a shift changes nothing
-    table, members = np.empty((2, n + 1, k + 2)), np.empty(k, np.int64)
+    table, members = np.empty((2, n + 1, k + 2)), integers(k)
     margin, iterations = _MARGIN, 0
     if largest(row.theta, row.edge) > TOO_LARGE:
         for i in range(n):
@@ -110,7 +117,7 @@ def _open_near(row, margin, is_open, k):
         for i in range(n):
             is_open[i] = True
         count = n
-    opened, at = np.empty(count, np.int64), 0
+    opened, at = integers(count), 0
     for i in range(n):
         if is_open[i]:
             opened[at] = i
@@ -118,7 +125,7 @@ def _open_near(row, margin, is_open, k):
     return opened
 
 
-@part
+@leaf
 def _gradient(row, is_open, opened, y, gradient):
     for i in range(is_open.shape[0]):
         gradient[i] = row.theta[i] - (2.0 if row.value[i] >= 1.0 else 0.0)
@@ -126,7 +133,7 @@ def _gradient(row, is_open, opened, y, gradient):
         gradient[opened[s]] = row.theta[opened[s]] - 2.0 * y[s]
 
 
-@part
+@leaf
 def _tolerance(theta, k):
     """Gaps below this are rounding errors."""
     largest = 0.0
@@ -160,7 +167,7 @@ def _open_part(row, is_open, opened, k):
 def _score_of_first(row, gradient, work, opened, is_open):
     """Score of the first active subset under the gradient of the whole row."""
     n = is_open.shape[0]
-    selected = np.zeros(n, np.bool_)
+    selected = zeros(n)
     for i in range(n):
         selected[i] = not is_open[i] and row.value[i] >= 1.0
     for s in range(opened.shape[0]):
@@ -177,14 +184,14 @@ def _score_of_first(row, gradient, work, opened, is_open):
 @part
 def _open_differences(row, members, is_open):
     """Open every fixed position at which the best subset of the whole row differs."""
-    selected = np.zeros(is_open.shape[0], np.bool_)
+    selected = zeros(is_open.shape[0])
     for i in members:
         selected[i] = True
     for i in range(is_open.shape[0]):
         is_open[i] |= selected[i] != (row.value[i] >= 1.0)
 
 
-@part
+@leaf
 def _write_active(row, work, opened, m, y, unit):
     """Write the solution, exact where all subsets agree; return the number of other positions."""
     for i in range(row.where.shape[0]):
@@ -215,8 +222,8 @@ def _grown(buffer, needed):
     return larger
 
 
-@part
-def _save(row, work, opened, m, indicators, numbers):
+@leaf
+def _save(row, work, opened, m, indicators, values):
     at = 0
     for v in range(m):
         for s in range(opened.shape[0]):
@@ -225,5 +232,5 @@ def _save(row, work, opened, m, indicators, numbers):
                 at += 1
     for v in range(m):
         for u in range(m):
-            numbers[v * m + u] = work.inverse[v, u]
-        numbers[m * m + v] = work.vectors[WEIGHT, v]
+            values[v * m + u] = work.inverse[v, u]
+        values[m * m + v] = work.vectors[WEIGHT, v]

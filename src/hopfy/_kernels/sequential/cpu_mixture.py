@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from hopfy._kernels.sequential.cpu_rows import integers, numbers
+from hopfy._runtime.compilation import leaf, part
 
-from hopfy._runtime.compilation import part
-
-__all__ = ["is_mixture"]
+__all__ = ["is_flipped", "is_mixture"]
 
 # Mass that the mixture may misplace; rounding errors are far below it.
 _SLACK = 1e-10
@@ -23,25 +22,25 @@ def is_mixture(y, edge, unit, sign, k):
     more than all of them together can be there (Hall's condition).
     """
     n = y.shape[0]
-    first = np.empty(n, np.int64)
-    length = np.empty(n, np.int64)
-    alone = np.empty(n)
+    first, length, alone = integers(n), integers(n), numbers(n)
     runs, singles, fractional, budget = _runs(y, edge, unit, first, length, alone, k)
-    total = np.zeros(fractional + 1)
+    total, scratch, sizes = numbers(n + 1), numbers(n + 1), numbers(n + 1)
+    for size in range(fractional + 1):
+        total[size] = scratch[size] = 0.0
     total[0] = 1.0
-    ends = np.zeros(2, np.int64)
-    order = np.empty(runs, np.int64)
-    _ascending(length[:runs], order)
-    scratch = np.zeros(fractional + 1)
-    sizes = np.zeros(fractional + 1)
-    for run in order[::-1]:
-        stop = first[run] + length[run]
-        _sizes(y[first[run] : stop], sign[first[run] : stop], sizes)
-        _oppose(total, ends, sizes[: length[run] + 1], scratch)
-    return _can_fill(total, ends, alone[:singles], budget)
+    low, high = 0, 0
+    keys, order = numbers(n), integers(n)
+    for run in range(runs):
+        keys[run] = length[run]
+    _ascending(keys, runs, order)
+    for place in range(runs - 1, -1, -1):
+        run = order[place]
+        _sizes(y, sign, first[run], length[run], sizes)
+        low, high = _oppose(total, low, high, sizes, length[run], scratch)
+    return _can_fill(total, low, high, alone, singles, budget)
 
 
-@part
+@leaf
 def _runs(y, edge, unit, first, length, alone, k):
     """List the runs of two or more dependent fractional positions, and the others."""
     n = y.shape[0]
@@ -67,10 +66,9 @@ def _runs(y, edge, unit, first, length, alone, k):
     return runs, singles, fractional, budget
 
 
-@part
-def _ascending(keys, order):
-    """Fill ``order`` with the positions of the keys from small to large (Shell's sort)."""
-    n = keys.shape[0]
+@leaf
+def _ascending(keys, n, order):
+    """Fill ``order`` with the places of the first n keys from small to large (Shell's sort)."""
     for i in range(n):
         order[i] = i
     gap = 1
@@ -88,31 +86,41 @@ def _ascending(keys, order):
 
 
 @part
-def _sizes(y, sign, sizes):
+def _sizes(y, sign, first, length, sizes):
     """The distribution of a run's size when one uniform variable decides all of its members."""
-    n = y.shape[0]
-    for size in range(n + 1):
-        sizes[size] = 0.0
-    level = np.empty(n)
+    level, order = numbers(length), integers(length)
     size = 0
-    for i in range(n):
-        level[i] = y[i] if sign[i] > 0 else 1.0 - y[i]
-        size += sign[i] > 0
-    order = np.empty(n, np.int64)
-    _ascending(level, order)
+    for i in range(length):
+        flipped = is_flipped(sign, first + i)
+        level[i] = 1.0 - y[first + i] if flipped else y[first + i]
+        size += not flipped
+        sizes[i] = 0.0
+    sizes[length] = 0.0
+    _ascending(level, length, order)
     before = 0.0
-    for i in order:
+    for place in range(length):
+        i = order[place]
         sizes[size] += level[i] - before
         before = level[i]
-        size -= sign[i]
+        size += 1 if is_flipped(sign, first + i) else -1
     sizes[size] += 1.0 - before
 
 
-@part
-def _oppose(total, ends, sizes, scratch):
-    """Replace the distribution of the total by that of total + size, coupled in opposite order."""
-    low, high = ends[0], ends[1]
-    size = sizes.shape[0] - 1
+@leaf
+def is_flipped(sign, i):
+    """Whether position i counts by 1 - y; without signs (no pair has a penalty) none does."""
+    if sign is None:
+        return False
+    return sign[i] < 0
+
+
+@leaf
+def _oppose(total, low, high, sizes, size, scratch):
+    """Replace the distribution of the total by that of total + size, coupled in opposite order.
+
+    ``sizes`` has entries for 0 to ``size``. The total lies between ``low`` and ``high``; the new
+    bounds are returned.
+    """
     left = sizes[size]
     smallest, largest = total.shape[0], 0
     for t in range(low, high + 1):
@@ -131,20 +139,20 @@ def _oppose(total, ends, sizes, scratch):
     for t in range(smallest, largest + 1):
         total[t] = scratch[t]
         scratch[t] = 0.0
-    ends[0], ends[1] = smallest, largest
+    return smallest, largest
 
 
-@part
-def _can_fill(total, ends, alone, budget):
+@leaf
+def _can_fill(total, low, high, alone, singles, budget):
     time, demand = 0.0, 0.0
-    for t in range(ends[0], ends[1] + 1):
+    for t in range(low, high + 1):
         if t > budget and total[t] > _SLACK:
             return False
         time += total[t]
         demand += total[t] * (budget - t)
         supply = 0.0
-        for share in alone:
-            supply += min(share, time)
+        for i in range(singles):
+            supply += min(alone[i], time)
         if demand > supply + _SLACK * (1.0 + budget):
             return False
     return True

@@ -19,27 +19,37 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopfy._kernels.sequential.cpu_mixture import is_mixture
-from hopfy._kernels.sequential.cpu_rows import LARGE, MASKED, OPEN, gather, leading, new_row
-from hopfy._runtime.compilation import jit, part
+from hopfy._kernels.sequential.cpu_mixture import is_flipped, is_mixture
+from hopfy._kernels.sequential.cpu_rows import (
+    LARGE,
+    MASKED,
+    OPEN,
+    gather,
+    leading,
+    new_row,
+    numbers,
+)
+from hopfy._runtime.compilation import jit, leaf, part
 
-__all__ = ["TOO_LARGE", "largest", "relax", "relax_rows"]
+__all__ = ["TOO_LARGE", "largest", "relax_rows"]
 
 # Scores above this size are left to the active set alone: the relaxation would lose half of the digits.
 TOO_LARGE = 1e7
 
 
 @jit
-def relax_rows(start, stop, scores, edges, k, limit, answers):
+def relax_rows(start, stop, scores, edges, k, limit, answers, signs):
     """Relax rows ``start`` to ``stop``; those that need an active set get OPEN for their size.
 
-    Rows with a number above ``limit`` get LARGE and are left alone.
+    Of these, ``y`` is the relaxed solution before it is clipped to [0, 1], and ``gap`` its
+    threshold. Rows with a number above ``limit`` get LARGE and are left alone. ``signs`` (R, N) is
+    memory, or None if no pair has a penalty, which compiles less.
     """
     whole = new_row(scores.shape[1])
     for r in range(start, stop):
         n = gather(scores[r], edges[r % edges.shape[0]], whole)
         answers.missing[r] = max(k[r] - n, 0) if n > 0 else 0
-        answers.size[r, 0] = 0
+        answers.size[r, 0], answers.gap[r] = 0, 0.0
         for i in range(scores.shape[1]):
             answers.y[r, i] = 0.0 if n >= 0 else np.nan
             answers.unit[r, i] = MASKED
@@ -50,16 +60,19 @@ def relax_rows(start, stop, scores, edges, k, limit, answers):
         if size > limit or size > TOO_LARGE:
             answers.size[r, 0] = LARGE if size > limit else OPEN
             continue
-        relax(row.theta, row.edge, budget, row.value, row.unit, row.sign)
-        if is_mixture(row.value, row.edge, row.unit, row.sign, budget):
+        sign = None if signs is None else signs[r]
+        threshold = _relax(row.theta, row.edge, budget, row.value, row.unit, sign)
+        if is_mixture(row.value, row.edge, row.unit, sign, budget):
             for i in range(n):
                 answers.y[r, row.where[i]] = min(max(row.value[i], 0.0), 1.0)
                 answers.unit[r, row.where[i]] = row.unit[i]
         else:
-            answers.size[r, 0] = OPEN
+            answers.size[r, 0], answers.gap[r] = OPEN, threshold
+            for i in range(n):
+                answers.y[r, row.where[i]] = row.value[i]
 
 
-@part
+@leaf
 def largest(theta, edge):
     """The largest size of a score."""
     most = 0.0
@@ -69,24 +82,19 @@ def largest(theta, edge):
 
 
 @part
-def relax(theta, edge, k, value, unit, sign):
+def _relax(theta, edge, k, value, unit, sign):
     """Solve the relaxed row: ``clip(value, 0, 1)`` is the solution; return the threshold.
 
     ``edge[i]`` rewards the pair (i - 1, i). Fractional positions that move as one share a number in
     ``unit``; all others have -1. ``sign`` tells which positions count by 1 - y.
     """
     n = theta.shape[0]
-    center = np.empty(n)
-    fused = np.empty(n)
+    center, fused = numbers(n), numbers(n)
     _find_center(theta, edge, center)
-    penalties = _signs(edge, sign)
-    if penalties == 0:
-        _denoise(center, edge, fused)
-        threshold = _threshold(fused, k)
-        for i in range(n):
-            fused[i] -= threshold
+    if sign is None:
+        threshold = _with_rewards(center, edge, k, fused)
     else:
-        threshold = _search(center, edge, sign, k, fused)
+        threshold = _with_penalties(center, edge, sign, k, fused)
     count = -1
     for i in range(n):
         unit[i] = -1
@@ -94,11 +102,21 @@ def relax(theta, edge, k, value, unit, sign):
             if i == 0 or unit[i - 1] < 0 or edge[i] == 0.0 or fused[i] != fused[i - 1]:
                 count += 1
             unit[i] = count
-        value[i] = fused[i] if sign[i] > 0 else 1.0 - fused[i]
+        value[i] = 1.0 - fused[i] if is_flipped(sign, i) else fused[i]
     return threshold
 
 
 @part
+def _with_rewards(center, edge, k, fused):
+    """The threshold if no pair has a penalty; ``fused`` is the solution before clipping."""
+    _denoise(center, edge, fused)
+    threshold = _threshold(fused, k)
+    for i in range(fused.shape[0]):
+        fused[i] -= threshold
+    return threshold
+
+
+@leaf
 def _signs(edge, sign):
     """Flip the sign across every penalty; return their number."""
     penalties = 0
@@ -109,7 +127,7 @@ def _signs(edge, sign):
     return penalties
 
 
-@part
+@leaf
 def _find_center(theta, edge, center):
     """What each position would be without its neighbors' pull."""
     n = theta.shape[0]
@@ -131,8 +149,8 @@ def _denoise(center, edge, out):
     its weight; where it does are the bounds that the walk back clips to.
     """
     n = center.shape[0]
-    knot, slope, level = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
-    low, high = np.empty(n), np.empty(n)
+    knot, slope, level = numbers(2 * n + 2), numbers(2 * n + 2), numbers(2 * n + 2)
+    low, high = numbers(n), numbers(n)
     left, right = n + 1, n
     cut = 0.0
     for i in range(n):
@@ -158,7 +176,7 @@ def _denoise(center, edge, out):
         out[i] = min(max(out[i + 1], low[i]), high[i])
 
 
-@part
+@leaf
 def _threshold(values, k):
     """The root of sum(clip(values - threshold, 0, 1)) = k: Newton, kept inside a bracket."""
     low, high = values[0], values[0]
@@ -187,13 +205,15 @@ def _threshold(values, k):
 
 
 @part
-def _search(center, edge, sign, k, fused):
-    """Find the threshold when some edges are penalties; ``fused`` is the solution before clipping.
+def _with_penalties(center, edge, sign, k, fused):
+    """The same for any pairs; ``sign`` becomes -1 where a position counts by 1 - y.
 
     The budget used falls with the threshold along straight pieces: Newton, kept inside a bracket.
     """
+    if _signs(edge, sign) == 0:
+        return _with_rewards(center, edge, k, fused)
     n = center.shape[0]
-    data = np.empty(n)
+    data = numbers(n)
     low, high, reach = center[0], center[0], 0.0
     for i in range(n):
         low, high = min(low, center[i]), max(high, center[i])
@@ -219,7 +239,7 @@ def _search(center, edge, sign, k, fused):
     return at
 
 
-@part
+@leaf
 def _surplus(fused, edge, sign, k):
     """Budget used above k, and how fast a higher threshold lowers it."""
     n = fused.shape[0]

@@ -7,9 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopfy._runtime.compilation import part
+from hopfy._runtime.compilation import leaf, part
 
-__all__ = ["CERTAIN", "LARGE", "MASKED", "OPEN", "Answers", "Row", "gather", "leading", "new_row"]
+__all__ = [
+    "CERTAIN",
+    "LARGE",
+    "MASKED",
+    "OPEN",
+    "Answers",
+    "Row",
+    "gather",
+    "integers",
+    "leading",
+    "new_row",
+    "numbers",
+    "zeros",
+]
 
 MASKED, CERTAIN = -2, -1  # units of the entries that are left out, and of those at 0 or 1
 
@@ -36,31 +49,45 @@ class Row(NamedTuple):
     edge: np.ndarray  # (n) reward of the pair (i - 1, i)
     value: np.ndarray  # (n) relaxed solution, before it is clipped to [0, 1]
     unit: np.ndarray  # (n)
-    sign: np.ndarray  # (n)
+
+
+# numba compiles an allocation for each dtype and for each way to write it: three ways are enough.
+
+
+@part
+def numbers(n):
+    """An array of n floats that are not set."""
+    return np.empty(n)
+
+
+@part
+def integers(n):
+    """An array of n integers that are not set."""
+    return np.empty(n, np.int64)
+
+
+@part
+def zeros(n):
+    """An array of n zeros, integers that also serve as booleans."""
+    made = integers(n)
+    for i in range(n):
+        made[i] = 0
+    return made
 
 
 @part
 def new_row(n):
     """Memory for n positions."""
-    return Row(
-        np.empty(n, np.int64),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n, np.int32),
-        np.empty(n, np.int8),
-    )
+    return Row(integers(n), numbers(n), numbers(n), numbers(n), integers(n))
 
 
 @part
 def leading(row, n):
     """The first n positions."""
-    return Row(
-        row.where[:n], row.theta[:n], row.edge[:n], row.value[:n], row.unit[:n], row.sign[:n]
-    )
+    return Row(row.where[:n], row.theta[:n], row.edge[:n], row.value[:n], row.unit[:n])
 
 
-@part
+@leaf
 def gather(scores, edges, row):
     """Copy what is not masked; return the count, -1 if a number is NaN or infinite."""
     n = 0
