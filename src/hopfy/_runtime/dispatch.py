@@ -33,7 +33,7 @@ def is_compiling() -> bool:
 def is_tracing() -> bool:
     """Whether `torch.jit.trace` or an ONNX export records the operations that run now.
 
-    Neither can keep an operator of ours: they want plain torch. Nobody exports to ONNX before
+    Neither can keep an operator of ours: they want plain torch. No export to ONNX runs before
     `torch.onnx` is imported, which takes a while.
     """
     if torch._C._get_tracing_state() is not None:
