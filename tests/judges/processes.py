@@ -103,3 +103,26 @@ def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
         except BaseException:
             pipe.send((False, traceback.format_exc()))
     os._exit(0)  # a group that lost a process may not close in time
+
+
+def refused_by_all(
+    found: list[dict[str, tuple[str, str]]], everywhere: tuple[str, ...] = ()
+) -> None:
+    """Bad input on the last process is an error there that explains itself, and one on all others.
+
+    ``found`` has, for each process and each bad input, the name and the text of the error. Inputs
+    that are wrong ``everywhere`` are a ValueError on all processes.
+    """
+    *others, guilty = found
+    for what, (name, text) in guilty.items():
+        assert name in ("ValueError", "TypeError", "DisagreementError"), f"{what}: {name} {text}"
+        assert "expected" in text
+        assert "got" in text
+    for seen in others:
+        for what, (name, text) in seen.items():
+            agreed = guilty[what][0] == "DisagreementError"
+            remote = "DisagreementError" if agreed else "RemoteError"
+            assert name == ("ValueError" if what in everywhere else remote), f"{what}: {text}"
+            if name == "RemoteError":
+                assert "rank 2" in text
+                assert guilty[what][1][:60] in text

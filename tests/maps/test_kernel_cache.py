@@ -15,7 +15,7 @@ import pytest
 
 import hopfy
 from hopfy._runtime import kernel_cache
-from hopfy._runtime.compilation import jit, part
+from hopfy._runtime.compilation import jit, leaf, part
 
 SOURCE = str(Path(hopfy.__file__).parents[1])
 
@@ -195,6 +195,45 @@ def test_parts_are_translated_once_and_compiled_with_their_kernel(folder: Path) 
     assert sum(kernel.stats.cache_hits.values()) == 1
     assert len(list(folder.iterdir())) == 1  # no code for the parts
     assert len(_shifted.signatures) == len(_shifted_twice.signatures) == 1
+
+
+def test_a_kernel_may_call_another_kernel(folder: Path) -> None:
+    """Both are compiled at once, and numba's own state is as before."""
+    from numba.core.registry import cpu_target
+
+    inner = jit(double)
+
+    @jit
+    def outer(start, stop, values):
+        return inner(start, stop, values)
+
+    assert run(outer) == (0, 1)
+    assert "resolve_function_type" not in vars(cpu_target.typing_context)
+
+
+def test_a_leaf_leaves_the_references_of_its_arrays_alone(folder: Path) -> None:
+    @leaf
+    def total(table, row):
+        found, view = 0.0, table[row]
+        for i in range(view.shape[0]):
+            found += view[i]
+        return found
+
+    @jit
+    def sums(start, stop, table, out):
+        for r in range(start, stop):
+            copy = np.empty(table.shape)
+            for i in range(table.shape[0]):
+                for j in range(table.shape[1]):
+                    copy[i, j] = 2.0 * table[i, j]
+            out[r] = total(table, r) + total(copy, r)
+
+    table, out = np.arange(12.0).reshape(3, 4), np.empty(3)
+    before = sys.getrefcount(table)
+    for _ in range(100):
+        sums(0, 3, table, out)
+    assert out.tolist() == [18.0, 66.0, 114.0]
+    assert sys.getrefcount(table) == before
 
 
 @pytest.mark.slow

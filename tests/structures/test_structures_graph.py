@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
 
 import cvxpy as cp
 import numpy as np
@@ -35,15 +34,6 @@ from hopfy.structures import (
     values,
 )
 from judges import structures as judge
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """The problems are small: more threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _listed(factor: Factor) -> tuple[np.ndarray, np.ndarray]:

@@ -224,6 +224,9 @@ def _no_garbage_collection() -> Iterator[None]:
 @contextmanager
 def _remembered_functions(typing) -> Iterator[None]:
     """Find once what a built-in function gives for some types: numba asks again and again."""
+    if "resolve_function_type" in vars(typing):  # a kernel that another kernel calls
+        yield
+        return
     resolve, known = typing.resolve_function_type, {}
 
     def resolve_once(function, args, kws):

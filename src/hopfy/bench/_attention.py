@@ -6,8 +6,7 @@ Nothing is timed before its result was checked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter, process_time
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from hopfy import functional as F
 from hopfy.bench._layers import Row, peak_megabytes
-from hopfy.bench._timing import best_times
+from hopfy.bench._timing import best_times, on_threads
 from hopfy.bench._trained import trained_heads
 from hopfy.nn import HopfieldAttention, LearnableAlpha, SparseCache
 from hopfy.paper.data import MissingDataError
@@ -86,7 +85,7 @@ def small_layer(threads: int = 1) -> list[Row]:
         return lambda: layer(x, x, x, need_weights=False)[0].sum().backward()
 
     calls = {name: step(layer) for name, layer in layers.items()}
-    with _threads(threads):
+    with on_threads(threads):
         times = best_times(calls, rounds=150, seconds=15.0, clock=_clock(threads))
     return _against_torch(times, f"layer of 2 x 50 x 64{_on(threads)}", 1.3)
 
@@ -104,7 +103,7 @@ def one_query(threads: int = 1, heads: int = 8) -> list[Row]:
         calls = {"torch": finish(partial(sdpa, q, k, v))}
         for omega in (*_OMEGAS, "3-subsets"):
             calls[omega] = finish(partial(F.attention, q, k, v, omega=omega))
-        with _threads(threads):
+        with on_threads(threads):
             times = best_times(calls, rounds=60, seconds=15.0, clock=_clock(threads))
         where = "one query over 4096 keys" + (", with gradients" if gradients else "")
         rows += _against_torch(times, where + _on(threads), 1.0)
@@ -142,7 +141,7 @@ def variable_lengths(omega: str = "1.5-entmax") -> list[Row]:
         "masked": _both_ways(partial(F.attention, a, b, c, attn_mask=there, omega=omega)),
         "torch": _both_ways(partial(sdpa, a, b, c, attn_mask=there)),
     }
-    with _threads(1):
+    with on_threads(1):
         times = best_times(calls, rounds=5, seconds=60.0, in_a_row=1, clock=process_time)
     return [
         Row(
@@ -167,16 +166,6 @@ def _forward_only(attend: Callable[[], Any]) -> Callable[[], None]:
             attend()
 
     return run
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def training(
@@ -205,7 +194,7 @@ def training(
     calls = {"torch": step(partial(sdpa, q, k, v, is_causal=is_causal))}
     for name, omega in omegas.items():
         calls[name] = step(partial(F.attention, q, k, v, is_causal=is_causal, omega=omega))
-    with _threads(threads):
+    with on_threads(threads):
         times = best_times(
             calls, rounds=rounds * threads, seconds=40.0, in_a_row=1, clock=_clock(threads)
         )
@@ -277,7 +266,7 @@ def decoding(
             wanted = F.attention(query, keys, values, omega=omega)
             torch.testing.assert_close(cache.attend(query, omega), wanted, atol=1e-5, rtol=1e-4)
         calls[omega] = steps(partial(cache.attend, omega=omega))
-    with _threads(threads):
+    with on_threads(threads):
         times = best_times(calls, rounds=8, seconds=20.0, in_a_row=2, clock=_clock(threads))
     theirs = times.pop("torch")
     each = 1e3 / len(queries)

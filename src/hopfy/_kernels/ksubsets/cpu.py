@@ -9,6 +9,7 @@ import numpy as np
 
 from hopfy._kernels.ksubsets.reference import short_row
 from hopfy._kernels.rows.calls import per_row, run_backward, run_forward
+from hopfy._kernels.rows.quickselect import kth_smallest
 from hopfy._kernels.rows.scan import (
     LANES,
     PADDING,
@@ -92,7 +93,7 @@ def _weigh(d, index, count, k, order, out):
         for j in range(count):
             out[index[j]] = 1.0
         return count == k
-    pivot = _kth_smallest(d, count, np.int64(math.ceil(k)), order)
+    pivot = kth_smallest(d, count, np.int64(math.ceil(k)), order)
     for j in range(count):
         d[j] -= pivot  # now the k-th best is at 0 and the threshold between 0 and 1 below it
     tau = _threshold(d, pad(d, count), k, 0.0, 1.0)
@@ -127,35 +128,6 @@ def _reach(top, lanes, k):
     if bound == np.inf:
         return bound
     return _threshold(lanes, lanes.shape[0], k, 0.0, bound + 1.0) * (1.0 + 1e-9)
-
-
-@part
-def _kth_smallest(d, count, k, values):
-    """The k-th smallest of ``d[:count]``, by quickselect in ``values``."""
-    for j in range(count):
-        values[j] = d[j]
-    low, high = np.int64(0), count - 1
-    while low < high:
-        middle = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < middle:
-                i += 1
-            while values[j] > middle:
-                j -= 1
-            if i <= j:
-                swapped = values[i]
-                values[i] = values[j]
-                values[j] = swapped
-                i += 1
-                j -= 1
-        if k - 1 <= j:
-            high = j
-        elif k - 1 >= i:
-            low = i
-        else:
-            break
-    return values[k - 1]
 
 
 @part

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hopfy._kernels.rows.quickselect import kth_smallest
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["ROUGH", "reduce_rows"]
@@ -146,8 +147,9 @@ def _by_exchange(theta, edge, n, k, verdict):
         lower[i] = theta[i] + min(before, 0.0) + min(after, 0.0)
         room = 2.0 + _NOISE * (abs(theta[i]) + abs(before) + abs(after))
         lower[i] -= room
-    high = _smallest(lower, n - k)  # k positions have this or more
-    low = _smallest(upper, n - k - 1)  # n - k positions have this or less
+    ordered = np.empty(n)
+    high = kth_smallest(lower, n, n - k + 1, ordered)  # k positions have this or more
+    low = kth_smallest(upper, n, n - k, ordered)  # n - k positions have this or less
     settled = 0
     for i in range(n):
         verdict[i] = -1
@@ -157,32 +159,6 @@ def _by_exchange(theta, edge, n, k, verdict):
             verdict[i] = 1
         settled += verdict[i] >= 0
     return settled
-
-
-@part
-def _smallest(values, rank):
-    """The value with ``rank`` others before it in ascending order (quickselect)."""
-    ordered = values.copy()
-    low, high = 0, ordered.shape[0] - 1
-    while low < high:
-        pivot = ordered[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while ordered[i] < pivot:
-                i += 1
-            while ordered[j] > pivot:
-                j -= 1
-            if i <= j:
-                ordered[i], ordered[j] = ordered[j], ordered[i]
-                i += 1
-                j -= 1
-        if rank <= j:
-            high = j
-        elif rank >= i:
-            low = i
-        else:
-            break
-    return ordered[rank]
 
 
 @part
