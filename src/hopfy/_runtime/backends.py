@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator
 from contextvars import ContextVar, Token
 from functools import cache
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ __all__ = [
     "chosen_backend",
     "compiled",
     "kernels_for",
+    "launching_on",
     "numba_is_available",
     "runs_compiled",
     "triton_is_available",
@@ -128,6 +129,13 @@ def kernels_for(operation: str, tensor: Tensor, recorded: bool = False) -> Modul
     Only the reference can be ``recorded`` by autograd, operation by operation.
     """
     return _kernels(operation, "reference" if recorded else backend_for(tensor))
+
+
+def launching_on(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device of a process: inside, that is the tensor's."""
+    devices: Any = torch.xpu if tensor.device.type == "xpu" else torch.cuda
+    found: AbstractContextManager[Any] = devices.device_of(tensor)
+    return found
 
 
 @cache

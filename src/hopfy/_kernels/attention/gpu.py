@@ -25,6 +25,7 @@ from hopfy._kernels.attention.gpu_backward import keys_kernel, queries_kernel
 from hopfy._kernels.attention.gpu_forward import factors_kernel, output_kernel, threshold_kernel
 from hopfy._kernels.attention.gpu_plan import Arguments, arguments_of
 from hopfy._kernels.attention.types import Family, Visible
+from hopfy._runtime.backends import launching_on
 
 __all__ = ["State", "backward", "forward", "kept_weights"]
 
@@ -84,13 +85,13 @@ def forward(
     inputs = queries, keys, values
     shared = call.own, call.conditions
     last = state.sizes, call.plan
-    with torch.cuda.device_of(queries):
-        threshold_kernel[(across, heads)](
+    with launching_on(queries):
+        threshold_kernel[(across * heads,)](
             inputs, *shared, state.rows, state.lists, *last, **call.options
         )
         found = call.dropout, state.rows, state.lists, state.used
         options = call.options | call.registers.get("output", {})
-        output_kernel[(across, heads)](inputs, output, *shared, *found, *last, **options)
+        output_kernel[(across * heads,)](inputs, output, *shared, *found, *last, **options)
     return output, state
 
 
@@ -112,17 +113,17 @@ def backward(
     heads, across, along = state.used.shape
     shared = call.own, call.conditions, call.dropout, state.rows, sums
     plan = call.plan._replace(WANTED=wanted)
-    with torch.cuda.device_of(queries):
+    with launching_on(queries):
         outputs = in_queries, in_parameter
         lists = state.lists, state.used, state.sizes
         options = call.options | call.registers.get("queries", {})
-        queries_kernel[(across, heads)](
+        queries_kernel[(across * heads,)](
             inputs, cotangent, outputs, *shared, *lists, plan, **options
         )
         outputs = in_keys, in_values
         last = state.used, state.sizes, call.plan
         options = call.options | call.registers.get("keys", {})
-        keys_kernel[(along, queries.shape[0])](
+        keys_kernel[(along * queries.shape[0],)](
             inputs, cotangent, outputs, *shared, *last, **options
         )
     return in_queries, in_keys, in_values, in_parameter if wanted else None
@@ -133,7 +134,7 @@ def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     period, count, repeat, _ = state.sizes
     factors = torch.empty(shape, dtype=torch.float32, device=state.rows.device)
     m, n = 32, 64
-    grid = (triton.cdiv(period, m), triton.cdiv(count, n), shape[0] * repeat)
-    with torch.cuda.device_of(factors):
+    grid = (triton.cdiv(period, m) * triton.cdiv(count, n) * shape[0] * repeat,)
+    with launching_on(factors):
         factors_kernel[grid](factors, state.arguments.dropout, period, count, m, n)
     return factors.to(dtype)

@@ -14,6 +14,7 @@ from hopfy._kernels.attention.gpu_blocks import (
     kept,
     load_rows,
     of_group,
+    place,
     product,
     product_of_rows,
     query_block,
@@ -24,6 +25,7 @@ from hopfy._kernels.attention.gpu_maps import (
     means_of,
     parameter_slopes,
     row_sums,
+    steepest,
     through,
     weights_of,
 )
@@ -48,28 +50,32 @@ def queries_kernel(
     PLAN: tl.constexpr,
 ):
     in_queries, in_parameter = outputs
-    block, head = tl.program_id(0), tl.program_id(1)
+    block, head, across, found = place(sizes, PLAN)
     source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
     at = first_row(head, block, sizes, PLAN)
     outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
     keys = of_group(inputs[1], head, sizes, PLAN.D)
     values = of_group(inputs[2], head, sizes, PLAN.E)
-    begin = first_pair(head, block, tl.num_programs(0), sizes)
+    begin = first_pair(head, block, across, sizes)
     order = lists[0] + begin
     used += begin
-    found = sizes[0] * tl.num_programs(1).to(tl.int64)
     state = row_state(rows, row, there, found)
-    tiles = tl.load(lists[1] + head * tl.num_programs(0) + block)
+    tiles = tl.load(lists[1] + tl.program_id(0))
     zero = tl.zeros((PLAN.BM,), tl.float32)
     partial = (zero, zero, zero, zero)
+    edge = tl.where(own[0] > 1.0, 1.0, 0.0)
     for i in range(tiles):
         n = tl.load(order + i)
         if tl.load(used + n) != 0:
             p, v, _ = _block(source, n, state, own, outside, values, dropout, PLAN)
             partial = row_sums(partial, p, v, state, own, PLAN)
+            if PLAN.WANTED and PLAN.KIND != 2:
+                edge = steepest(edge, p, own)
     center, total, extra = means_of(partial, PLAN)
     result = tl.zeros((PLAN.BM, PLAN.BD), tl.float32)
     slope = tl.zeros((PLAN.BM,), tl.float32)
+    if PLAN.WANTED and PLAN.KIND != 2:
+        at_edge = parameter_slopes(edge[:, None], state, extra, own, PLAN)
     for i in range(tiles):
         n = tl.load(order + i)
         if tl.load(used + n) != 0:
@@ -79,7 +85,9 @@ def queries_kernel(
             here = load_rows(keys, n * PLAN.BN, inside, PLAN.D, PLAN.BD, PLAN.UPCAST)
             result += product(ds.to(here.dtype), here)
             if PLAN.WANTED and PLAN.KIND != 2:
-                slope -= tl.sum(parameter_slopes(p, state, extra, own, PLAN) * ds, 1)
+                # The slopes ds of a row add up to 0: beside the steepest they keep their digits.
+                change = parameter_slopes(p, state, extra, own, PLAN) - at_edge
+                slope -= tl.sum(change * ds, 1)
     spoiled = state[0] != state[0]
     scale = conditions[0]
     result = tl.where(spoiled[:, None], float("nan"), result * scale)
@@ -106,16 +114,15 @@ def keys_kernel(
     sizes,
     PLAN: tl.constexpr,
 ):
-    period, count, repeat, _ = sizes
-    n = tl.program_id(0)
-    group = tl.program_id(1).to(tl.int64)
-    values = inputs[2] + group * count * PLAN.E
-    found = period * tl.num_programs(1).to(tl.int64) * repeat
+    period, count, repeat, along = sizes
+    n, group = tl.program_id(0) % along, tl.program_id(0) // along
+    values = inputs[2] + group.to(tl.int64) * count * PLAN.E
+    found = period * (tl.num_programs(0) // along).to(tl.int64) * repeat
     blocks = tl.cdiv(period, PLAN.BM)
     in_key = tl.zeros((PLAN.BN, PLAN.BD), tl.float32)
     in_value = tl.zeros((PLAN.BN, PLAN.BE), tl.float32)
     for i in range(repeat * blocks):
-        head = tl.program_id(1) * repeat + i // blocks
+        head = group * repeat + i // blocks
         block = i % blocks
         if tl.load(used + first_pair(head, block, blocks, sizes) + n) != 0:
             source, there, row, numbers = query_block(
@@ -133,7 +140,7 @@ def keys_kernel(
             q = load_rows(inputs[0], at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
             in_key += product(tl.trans(ds).to(q.dtype), q)
     inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < count
-    at = group * count + n * PLAN.BN
+    at = group.to(tl.int64) * count + n * PLAN.BN
     store_rows(outputs[0], at, inside, in_key * conditions[0], PLAN.D, PLAN.BD)
     store_rows(outputs[1], at, inside, in_value, PLAN.E, PLAN.BE)
 

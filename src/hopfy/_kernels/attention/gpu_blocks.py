@@ -25,6 +25,7 @@ __all__ = [
     "listed",
     "load_rows",
     "of_group",
+    "place",
     "product",
     "product_of_rows",
     "query_block",
@@ -130,6 +131,18 @@ def query_block(inputs, own, head, block, sizes, conditions, PLAN: tl.constexpr)
 
 
 @triton.jit
+def place(sizes, PLAN: tl.constexpr):
+    """This program's block of queries and head, blocks of a head, and rows of all heads.
+
+    The grid has one dimension: others hold at most 65,535 programs.
+    """
+    across = tl.cdiv(sizes[0], PLAN.BM)
+    program = tl.program_id(0)
+    total = sizes[0] * (tl.num_programs(0) // across).to(tl.int64)
+    return program % across, program // across, across, total
+
+
+@triton.jit
 def first_row(head, block, sizes, PLAN: tl.constexpr):
     """The row of the block's first query."""
     return head.to(tl.int64) * sizes[0] + block * PLAN.BM
@@ -225,12 +238,12 @@ def last_block(source):
 @triton.jit
 def is_visible(source, n):
     """Whether the boolean mask leaves anything of this block."""
-    _, _, _, along, head, block, _, _, conditions, _, _, _ = source
+    _, _, _, along, head, block, m, period, conditions, _, _, _ = source
     _, mask, mask_of, anywhere, mask_height, _, _, _, _ = conditions
     if mask is None:
         return True
     else:
-        blocks = tl.where(mask_height > 1, tl.num_programs(0), 1)
+        blocks = tl.where(mask_height > 1, tl.cdiv(period, m.shape[0]), 1)
         at = tl.load(mask_of + head) * blocks + tl.minimum(block, blocks - 1)
         return tl.load(anywhere + at * along + n) != 0
 

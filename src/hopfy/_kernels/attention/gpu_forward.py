@@ -16,6 +16,7 @@ from hopfy._kernels.attention.gpu_blocks import (
     listed,
     load_rows,
     of_group,
+    place,
     product,
     query_block,
     store_rows,
@@ -29,16 +30,17 @@ __all__ = ["factors_kernel", "output_kernel", "row_state", "threshold_kernel"]
 
 @triton.jit
 def threshold_kernel(inputs, own, conditions, rows, lists, sizes, PLAN: tl.constexpr):
-    block, head = tl.program_id(0), tl.program_id(1)
+    block, head, across, total = place(sizes, PLAN)
     source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
-    order = lists[0] + first_pair(head, block, tl.num_programs(0), sizes)
+    order = lists[0] + first_pair(head, block, across, sizes)
     if PLAN.KIND == 2:
         end = last_block(source)
         top, spoiled = _tops(source, end, PLAN)
         ready = there & (top > -INFINITY) & ~spoiled
         top = tl.where(ready, top, 0.0)
         extra = subset_bracket(visited, source, end, ready, top, own, PLAN)
-        floor = tl.where(ready, top + extra[1], INFINITY)
+        floor = tl.where(extra[0] > 0, top + extra[1], -INFINITY)  # others take all, or nothing
+        floor = tl.where(ready, floor, INFINITY)
         tiles = _list_above(source, order, floor, end)
         top = tl.where(there & ~ready, -INFINITY, top)
     else:
@@ -49,8 +51,7 @@ def threshold_kernel(inputs, own, conditions, rows, lists, sizes, PLAN: tl.const
     tl.debug_barrier()  # other threads of this program read the list
     safe = tl.where(ready, top, 0.0)
     first, second = solve_rows(listed, (source, order), tiles, ready, safe, own, extra, PLAN)
-    tl.store(lists[1] + head * tl.num_programs(0) + block, tiles)
-    total = sizes[0] * tl.num_programs(1).to(tl.int64)
+    tl.store(lists[1] + tl.program_id(0), tiles)
     tl.store(rows + row, tl.where(spoiled, float("nan"), top), mask=there)
     tl.store(rows + total + row, first, mask=there)
     tl.store(rows + 2 * total + row, second, mask=there)
@@ -93,7 +94,7 @@ def _list_above(source, order, floor, end):
     for n in range(end):
         if is_visible(source, n):
             best = tl.max(block_scores(source, n), 1)
-            if tl.max((best >= floor).to(tl.int32), 0) > 0:
+            if tl.max(((best >= floor) & (best > -INFINITY)).to(tl.int32), 0) > 0:
                 tl.store(order + tiles, n)
                 tiles += 1
     return tiles
@@ -111,17 +112,16 @@ def _seen(scores, top, spoiled):
 def output_kernel(
     inputs, output, own, conditions, dropout, rows, lists, used, sizes, PLAN: tl.constexpr
 ):
-    block, head = tl.program_id(0), tl.program_id(1)
+    block, head, across, found = place(sizes, PLAN)
     source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
     values = of_group(inputs[2], head, sizes, PLAN.E)
-    begin = first_pair(head, block, tl.num_programs(0), sizes)
-    found = sizes[0] * tl.num_programs(1).to(tl.int64)
+    begin = first_pair(head, block, across, sizes)
     top, first, second = _thresholds(rows, row, there, found)
     ready = top > -INFINITY
     total = tl.zeros((PLAN.BM,), tl.float32)
     result = tl.zeros((PLAN.BM, PLAN.BE), tl.float32)
     columns = tl.arange(0, PLAN.BN)
-    for i in range(tl.load(lists[1] + head * tl.num_programs(0) + block)):
+    for i in range(tl.load(lists[1] + tl.program_id(0))):
         n = tl.load(lists[0] + begin + i)
         p = weights_of(block_scores(source, n), (top, first, second, total), own, PLAN)
         p = tl.where(ready[:, None], p, 0.0)
@@ -161,7 +161,10 @@ def row_state(rows, row, there, found):
 @triton.jit
 def factors_kernel(factors, dropout, period, count, BM: tl.constexpr, BN: tl.constexpr):
     """What dropout multiplies each weight (heads, period, count) with."""
-    block, n, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    across, along = tl.cdiv(period, BM), tl.cdiv(count, BN)
+    program = tl.program_id(0)
+    block, n = program % across, program // across % along
+    head = program // (across * along)
     m, columns = block * BM + tl.arange(0, BM), tl.arange(0, BN)
     key = n * BN + columns
     at = (head.to(tl.int64) * period + m)[:, None] * count + key[None, :]

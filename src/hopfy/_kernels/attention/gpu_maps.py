@@ -24,6 +24,7 @@ __all__ = [
     "parameter_slopes",
     "row_sums",
     "solve_rows",
+    "steepest",
     "subset_bracket",
     "through",
     "weights_of",
@@ -158,6 +159,13 @@ def through(p, v, center, total, state, own, PLAN: tl.constexpr):
         else:
             g = _subset_slopes(p, own, PLAN)
         return tl.where(g > 0.0, g * ((v - center[:, None]) - total[:, None]), 0.0)
+
+
+@triton.jit
+def steepest(edge, p, own):
+    """With one more tile, the weight of the largest slope: the smallest for alpha > 2, or the largest."""
+    lowest, highest = tl.min(tl.where(p > 0.0, p, 1.0), 1), tl.max(p, 1)
+    return tl.where(own[0] > 1.0, tl.minimum(edge, lowest), tl.maximum(edge, highest))
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from hopfy._kernels.attention.types import Family, Visible
 from hopfy._kernels.entmax import gpu as entmax
 from hopfy._kernels.ksubsets import gpu as ksubsets
 from hopfy._kernels.normmax import gpu as normmax
-from hopfy._kernels.rows.gpu import Parameters, alpha_of, lanes_of_a_warp
+from hopfy._kernels.rows.gpu import Parameters, Target, alpha_of
 
 __all__ = ["Arguments", "Blocks", "Plan", "arguments_of", "blocks_for"]
 
@@ -84,8 +84,8 @@ def arguments_of(
 ) -> Arguments:
     """The map's parameter, masks and bias, dropout's seed and share, and the constants."""
     own, regime, heavy = _map_of(family, queries)
-    lanes = lanes_of_a_warp()
-    blocks = blocks_for(queries.shape[2], value_size, queries.dtype, heavy, lanes)
+    target = Target.current()
+    blocks = blocks_for(queries.shape[2], value_size, queries.dtype, heavy, target.lanes)
     seed, share = dropout
     plan = Plan(
         KINDS[family.kind],
@@ -103,7 +103,7 @@ def arguments_of(
     conditions = (scale, *_conditions(visible, queries.device, blocks))
     drop = (seed, share, factor)
     options = {"num_warps": blocks.warps, "num_stages": 1}
-    more = _registers(blocks, queries.dtype, heavy) if lanes == 32 else {}
+    more = _registers(blocks, queries.dtype, heavy) if target.backend == "cuda" else {}
     return Arguments((own.values, own.stride), conditions, drop, plan, options, more)
 
 

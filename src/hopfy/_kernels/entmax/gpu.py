@@ -20,6 +20,7 @@ from hopfy._kernels.rows.gpu import (
 )
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
+    STEEPEST,
     advance,
     convex_root,
     distance,
@@ -181,5 +182,5 @@ def slopes_of(p, own, PLAN: tl.constexpr):
     """g = p^(2 - alpha) on the support, 0 elsewhere and for alpha = inf; tiny weights are steep."""
     (a,) = own
     exponent = tl.where(a < INFINITY, 1.0 - a, 0.0)[:, None]
-    g = tl.minimum(power(p, exponent), 1.8e19)
+    g = tl.minimum(power(p, exponent), STEEPEST)
     return tl.where((a < INFINITY)[:, None], g, 0.0)

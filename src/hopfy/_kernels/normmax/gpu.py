@@ -21,6 +21,7 @@ from hopfy._kernels.rows.gpu import (
 )
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
+    STEEPEST,
     convex_root,
     distance,
     log2_of,
@@ -211,7 +212,7 @@ def curvatures(y, top, mass, a):
     r""":math:`\kappa = \|y\|_\alpha (y / \|y\|_\alpha)^{2 - \alpha} / (\alpha - 1)`, 0 for alpha = inf."""
     b = tl.where(a < INFINITY, a, 1.0)
     top = tl.where(top > 0.0, top, 1.0)
-    slopes = tl.minimum(power(y / top[:, None], (1.0 - b)[:, None]), 1.8e19)
+    slopes = tl.minimum(power(y / top[:, None], (1.0 - b)[:, None]), STEEPEST)
     norm = tl.exp2(log2_of(mass) * (b / (b + 1.0)))  # (norm / top)^(alpha - 1)
     kappa = slopes * (top * norm / b)[:, None]
     return tl.where((a < INFINITY)[:, None], kappa, 0.0)

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hopfy._kernels.threshold.gpu import INFINITY, held, row_top, streamed
+from hopfy._runtime.backends import launching_on
 
 __all__ = [
     "ENTRY",
@@ -28,12 +29,12 @@ __all__ = [
     "Parameters",
     "Regimes",
     "Shape",
+    "Target",
     "add_to_mean",
     "alpha_of",
     "backward_kernel",
     "centered",
     "forward_kernel",
-    "lanes_of_a_warp",
     "own_tile",
     "parameter_of",
     "shape_for",
@@ -126,11 +127,19 @@ class Regimes(NamedTuple):
         return self.names.index(name), name in self.heavy
 
 
-def lanes_of_a_warp() -> int:
-    """Threads of a warp: 32, or 64 on most AMD devices."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return 32
-    return int(triton.runtime.driver.active.get_current_target().warp_size)
+class Target(NamedTuple):
+    """What a GPU is to the compiler: "cuda", "hip" or "xpu", and the threads of a warp."""
+
+    backend: str
+    lanes: int
+
+    @classmethod
+    def current(cls) -> Target:
+        """The GPU that kernels are launched on; the interpreter has none."""
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            return cls("interpreter", 32)
+        target = triton.runtime.driver.active.get_current_target()
+        return cls(target.backend, int(target.warp_size))
 
 
 class Plan(NamedTuple):
@@ -198,7 +207,7 @@ def _launch(
     size = rows.shape[-1]
     count = rows.numel() // size
     constants = Plan(*plan, own.kind, shape.R, shape.B, shape.whole)
-    with torch.cuda.device_of(rows):
+    with launching_on(rows):
         kernel[(triton.cdiv(count, shape.R),)](
             *tensors,
             own.values,

@@ -31,6 +31,8 @@ __all__ = [
 
 INFINITY = tl.constexpr(float("inf"))
 TINY = tl.constexpr(1.1754944e-38)  # the smallest normal float32
+# Slopes are at most this, so that a row of them, times cotangents, has a sum.
+STEEPEST = tl.constexpr(1e30)
 # A step of the threshold, as a share of it, that no longer shows in a float32 weight.
 SETTLED = tl.constexpr(3e-7)
 
