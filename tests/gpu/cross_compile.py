@@ -1,7 +1,7 @@
 """Compile the Triton kernels for GPUs that are not here, and tabulate what the binaries need.
 
     python tests/gpu/cross_compile.py results.jsonl          # what docs/gpu-resources.md lists
-    python tests/gpu/cross_compile.py results.jsonl --all    # every dtype and every condition (hours)
+    python tests/gpu/cross_compile.py results.jsonl --all    # every combination of conditions (hours)
     python tests/gpu/cross_compile.py results.jsonl --table  # write docs/gpu-resources.md
 
 Runs without a GPU: the compilers are part of Triton. The kernels are launched by hopfy's own host
@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -188,44 +188,50 @@ def _own(parameter: Any, *shape: int) -> Tensor:
 
 CONDITIONS = ("plain", "causal", "mask", "bias", "all")
 KERNELS = ("threshold", "output", "queries", "keys")
+HEADS = (16, 32, 64, 128, 256)  # sizes that blocks are padded to
+OTHER_HEADS = ((16, 256), (256, 16), (64, 128))  # of keys and values
 
 
 def attention_launches(
-    sizes: tuple[int, ...] = (16, 32, 64, 128, 256),
+    heads: Iterable[int | tuple[int, int]] = HEADS,
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16"),
     conditions: tuple[str, ...] = CONDITIONS,
     dropout: float = 0.0,
 ) -> Iterator[Launch]:
-    """All launches of the attention kernels with keys and values of one size."""
-    for kind, size, dtype, condition in product(
-        ("entmax", "normmax", "ksubsets"), sizes, dtypes, conditions
+    """All launches of the attention kernels with heads of these sizes."""
+    for kind, head, dtype, condition in product(
+        ("entmax", "normmax", "ksubsets"), heads, dtypes, conditions
     ):
+        sizes = head if isinstance(head, tuple) else (head, head)
+        said = " and ".join(str(size) for size in dict.fromkeys(sizes))
+        dropped = ", dropout" if dropout else ""
         for regime, parameter in REGIMES[kind].items():
             if regime == "softmax":
                 continue  # a number alpha = 1 is torch's own attention
-            call = _Attention(kind, parameter, size, dtype, condition, dropout)
-            with_dropout = ", dropout" if dropout else ""
+            call = _Attention(kind, parameter, sizes, dtype, condition, dropout)
+            label = f"{kind} {regime}".strip()
             for which, kernel in enumerate(KERNELS):
-                label = " ".join((kind, regime)).strip()
-                name = (
-                    f"attention {kernel}, {label}, {condition}{with_dropout} ({dtype}, head {size})"
-                )
-                yield Launch(name, call, which)
+                about = f"{kernel}, {label}, {condition}{dropped} ({dtype}, head {said})"
+                yield Launch(f"attention {about}", call, which)
 
 
 @dataclass(frozen=True)
 class _Attention:
     kind: str
     parameter: Any
-    size: int
+    sizes: tuple[int, int]
     dtype: str
     condition: str
     dropout: float
 
     def __call__(self) -> None:
+        inputs, state, output = self.forward()
+        attention.backward(state, *inputs, output, wanted=True)
+
+    def forward(self) -> tuple[list[Tensor], attention.State, Tensor]:
         dtype = getattr(torch, self.dtype)
-        length = 256
-        inputs = [torch.empty(2, length, self.size, dtype=dtype) for _ in range(3)]
+        length, (d, e) = 256, self.sizes
+        inputs = [torch.empty(2, length, size, dtype=dtype) for size in (d, d, e)]
         visible = Visible(length, causal=0 if self.condition in ("causal", "all") else None)
         which = torch.zeros(2, dtype=torch.int64)
         if self.condition in ("mask", "all"):
@@ -236,25 +242,38 @@ class _Attention:
             visible = visible._replace(bias=bias, bias_of=which)
         family = Family(self.kind, _own(self.parameter, 2, length))
         output, state = attention.forward(*inputs, visible, family, 0.1, self.dropout)
-        attention.backward(state, *inputs, output, wanted=True)
+        return inputs, state, output
+
+
+def dropout_launch() -> Launch:
+    """The kernel that writes what dropout keeps, for second derivatives."""
+
+    def call() -> None:
+        _, state, _ = _Attention("entmax", 1.5, (16, 16), "float32", "plain", 0.1).forward()
+        attention.kept_weights(state, torch.Size((2, 256, 256)), torch.float32)
+
+    return Launch("attention factors of dropout", call, 2)
 
 
 def listed_launches() -> Iterator[Launch]:
-    """What the documentation lists.
+    """What the documentation lists: every configuration that a call can choose.
 
-    Of the row kernels every map, regime and shape in float32, and two shapes in half precision, which
-    differs in loads and stores only. Of attention every map, regime and shape of blocks, with all
-    conditions and dropout at once, which need most. bfloat16 has the blocks of float16.
+    Of the row kernels every map, regime, shape of programs and dtype. Of attention every map, regime,
+    size of heads and dtype, with all conditions and dropout at once, which need most, and keys and
+    values of different sizes.
     """
+
+    def with_all(heads: Iterable[int | tuple[int, int]], *dtypes: str) -> Iterator[Launch]:
+        return attention_launches(heads, dtypes, ("all",), dropout=0.1)
+
+    yield dropout_launch()
     yield from row_launches(("float32",))
-    every = (
-        *attention_launches((64, 128, 256), ("float16",), ("all",), dropout=0.1),
-        *attention_launches((64, 256), ("float32",), ("all",), dropout=0.1),
-    )
-    first = ("entmax 1.5", "per row")  # the most common one, and those that need most
-    yield from (launch for launch in every if any(name in launch.name for name in first))
-    yield from (c for c in row_launches(("float16", "bfloat16")) if "1 x 1024" in c.name)
-    yield from (launch for launch in every if not any(name in launch.name for name in first))
+    yield from with_all(HEADS[2:], "float16", "float32")
+    yield from row_launches(("float16", "bfloat16"))
+    yield from with_all(HEADS[:2], "float16", "float32")
+    different = with_all(OTHER_HEADS, "float16", "float32")
+    yield from (launch for launch in different if "entmax 1.5" in launch.name)
+    yield from with_all(HEADS, "bfloat16")
 
 
 def few_launches() -> Iterator[Launch]:
@@ -269,8 +288,8 @@ def few_launches() -> Iterator[Launch]:
 
 
 def all_launches() -> Iterator[Launch]:
-    """Every dtype and every combination of conditions."""
-    yield from row_launches()
+    """Every combination of conditions, too."""
+    yield from listed_launches()
     yield from attention_launches()
     yield from attention_launches(dropout=0.1)
 

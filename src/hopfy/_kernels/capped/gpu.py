@@ -56,12 +56,18 @@ def _find(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr
 
 
 @triton.jit
+def _upper(tile, own, PLAN: tl.constexpr):
+    """The upper bounds beside a tile."""
+    if PLAN.OWN == ENTRY:
+        return own[0]
+    else:
+        return own[0][:, None] + tl.zeros_like(tile)
+
+
+@triton.jit
 def _caps(scores, own, PLAN: tl.constexpr):
     """The upper bounds of a tile, at most 1, and 0 for what may not be selected."""
-    if PLAN.OWN == ENTRY:
-        caps = own[0]
-    else:
-        caps = own[0][:, None] + tl.zeros_like(scores)
+    caps = _upper(scores, own, PLAN)
     return tl.where(scores > -INFINITY, tl.minimum(tl.maximum(caps, 0.0), 1.0), 0.0)
 
 
@@ -97,8 +103,4 @@ def _excess(tile: tl.constexpr, source, tiles, tau, extra, PLAN: tl.constexpr):
 @triton.jit
 def _slopes(y, own, PLAN: tl.constexpr):
     """1 for weights between 0 and their bounds."""
-    if PLAN.OWN == ENTRY:
-        caps = own[0]
-    else:
-        caps = own[0][:, None] + tl.zeros_like(y)
-    return ((y > 0.0) & (y < caps)).to(tl.float32)
+    return ((y > 0.0) & (y < _upper(y, own, PLAN))).to(tl.float32)
