@@ -17,6 +17,7 @@ from hopfy._kernels.attention.gpu_blocks import (
     place,
     product,
     product_of_rows,
+    product_of_slopes,
     query_block,
     store_rows,
 )
@@ -83,7 +84,7 @@ def queries_kernel(
             ds = through(p, v, center, total, state, own, PLAN)
             inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < sizes[1]
             here = load_rows(keys, n * PLAN.BN, inside, PLAN.D, PLAN.BD, PLAN.UPCAST)
-            result += product(ds.to(here.dtype), here)
+            result += product_of_slopes(ds, here, PLAN)
             if PLAN.WANTED and PLAN.KIND != 2:
                 # The slopes ds of a row add up to 0: beside the steepest they keep their digits.
                 change = parameter_slopes(p, state, extra, own, PLAN) - at_edge
@@ -138,7 +139,7 @@ def keys_kernel(
             outside = load_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN.UPCAST)
             in_value += product(tl.trans(dropped).to(outside.dtype), outside)
             q = load_rows(inputs[0], at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
-            in_key += product(tl.trans(ds).to(q.dtype), q)
+            in_key += product_of_slopes(tl.trans(ds), q, PLAN)
     inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < count
     at = group.to(tl.int64) * count + n * PLAN.BN
     store_rows(outputs[0], at, inside, in_key * conditions[0], PLAN.D, PLAN.BD)

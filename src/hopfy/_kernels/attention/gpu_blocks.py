@@ -28,6 +28,7 @@ __all__ = [
     "place",
     "product",
     "product_of_rows",
+    "product_of_slopes",
     "query_block",
     "store_rows",
     "visited",
@@ -60,6 +61,16 @@ def store_rows(pointer, first, there, values, size: tl.constexpr, B: tl.constexp
 def product(left, right):
     """A product summed in float32; float32 inputs are multiplied as they are, not as TF32."""
     return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def product_of_slopes(slopes, right, PLAN: tl.constexpr):
+    """A product with slopes, rows of which are scaled down where float16 would not hold them."""
+    if PLAN.STEEP and right.dtype == tl.float16:
+        shrink = 1.0 / tl.maximum(tl.max(tl.abs(slopes), 1) * 0.0001, 1.0)[:, None]
+        return product((slopes * shrink).to(right.dtype), right) / shrink
+    else:
+        return product(slopes.to(right.dtype), right)
 
 
 @triton.jit

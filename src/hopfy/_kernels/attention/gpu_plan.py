@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     KIND: int
     REGIME: int
     PER_ROW: bool
+    STEEP: bool  # whether slopes may exceed what float16 holds
     UPCAST: bool
     DROP: bool
     WANTED: bool
@@ -91,6 +92,7 @@ def arguments_of(
         KINDS[family.kind],
         regime,
         bool(own.kind),
+        heavy,
         # The interpreter multiplies bfloat16 wrongly.
         os.environ.get("TRITON_INTERPRET") == "1" and queries.dtype == torch.bfloat16,
         share > 0,
