@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hopfy._kernels import sequential as kernel
+from hopfy._runtime.transfer import to_device_of, to_host
 from hopfy.functional._row_map import Gradients, Needed, RowMap, Tensors, differentiable
 
 __all__ = ["weights_of_pairs"]
@@ -33,7 +34,7 @@ class _Memo(NamedTuple):
 def _weights(inputs: Tensors, _: object, needed: Needed) -> tuple[Tensors, _Memo]:
     unary, solution = inputs[0], _solve(inputs, needed[1])
     # A copy, since the solution stays alive for the backward pass.
-    weights = solution.y.reshape(unary.shape).to(unary, copy=True)
+    weights = to_device_of(unary, solution.y.reshape(unary.shape), copy=True)
     return (weights,), _Memo(solution, needed[1])
 
 
@@ -57,14 +58,16 @@ def _weights_jvp(kept: Tensors, tangents: Gradients) -> Tensors:
 
 
 def _vjp_product(inputs: Tensors, memo: _Memo | None, _: Needed) -> tuple[Tensors, _Memo]:
-    unary, edges, _budgets, cotangent = inputs
+    unary, edges, _, cotangent = inputs
     solution, wants_edges = memo = memo or _Memo(_solve(inputs[:3], True), True)
     # Float32 where that holds every digit of the cotangent.
     wide = torch.float64 if cotangent.dtype is torch.float64 else torch.float32
-    entering = _rows(cotangent, unary, unary.shape[-1], wide)
-    by_scores, by_edges = kernel.vjp(solution, _edge_rows(edges, unary), entering, wants_edges)
+    given, pairs = to_host(cotangent, edges)
+    entering = _rows(given, unary, unary.shape[-1], wide)
+    by_scores, by_edges = kernel.vjp(solution, _edge_rows(pairs, unary), entering, wants_edges)
     by_edges = by_edges.reshape(*unary.shape[:-1], by_edges.shape[-1])
-    return (by_scores.reshape(unary.shape).to(cotangent), by_edges.to(edges)), memo
+    found = to_device_of(cotangent, by_scores.reshape(unary.shape)), to_device_of(edges, by_edges)
+    return found, memo
 
 
 def _vjp_vjp(kept: Tensors, cotangents: Tensors, _: Needed, memo: _Memo | None) -> Gradients:
@@ -105,7 +108,7 @@ def _jvp_jvp(kept: Tensors, tangents: Gradients) -> Tensors:
 
 def _solve(inputs: Tensors, wants_edges: bool) -> kernel.Solution:
     """Solve in float64 on the CPU; an error if a row has fewer entries to select than k."""
-    unary, edges, budgets = inputs
+    unary, edges, budgets = to_host(*inputs)
     scores = _rows(unary, unary, unary.shape[-1], torch.float64)
     k = _rows(budgets, unary, 1, torch.int64).flatten()
     # At t = 0 the pairs' gradient depends on the mixture, which the relaxation does not list.

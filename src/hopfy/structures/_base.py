@@ -13,6 +13,7 @@ from torch import Tensor
 from hopfy import functional as F
 from hopfy._checks import check_range, masked, one_hot
 from hopfy._facts import Described, IndexTarget, Reach
+from hopfy._runtime.transfer import to_host
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +44,7 @@ class Rows(NamedTuple):
 
     def detached(self) -> Rows:
         """The same on the CPU, outside any graph."""
-        scores, factor_scores = self.scores.detach().cpu(), self.factor_scores.detach().cpu()
+        scores, factor_scores = to_host(self.scores, self.factor_scores)
         parts = tuple(part.detached() for part in self.parts)
         return self._replace(scores=scores, factor_scores=factor_scores, parts=parts)
 

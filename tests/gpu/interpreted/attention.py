@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -149,10 +149,49 @@ def test_every_condition(options: dict[str, Any]) -> None:
 )
 def test_steep_maps_of_exact_scores(kind: str, alpha: float) -> None:
     """Above alpha = 2 weights are infinitely steep at the edge: scores without rounding show it."""
-    inputs, visible = case(m=18, n=40, d=8, e=8)
-    for x in inputs[:2]:
-        x.copy_((x * 4).round() / 8)  # products and their sums are exact in float32
-    check(kind, alpha, inputs, visible, scale=0.25)
+    check(kind, alpha, *_exact(*case(m=18, n=40, d=8, e=8)), scale=0.25)
+
+
+@pytest.mark.parametrize("alpha", [5.0, 10.0])
+def test_the_slope_of_alpha_among_ties(alpha: float) -> None:
+    """Gradients of equal scores may be enormous and cancel; their product with alpha's stays right."""
+    torch.manual_seed(1)
+    inputs, visible = _exact(*case(m=17, n=35))
+    queries, keys, values = (x.double() for x in inputs)
+    number = torch.full((1, 17), alpha, dtype=torch.float64)
+    output, state = gpu.forward(*inputs, visible, Family("entmax", number), 0.25)
+    cotangent = torch.randn(output.shape)
+    ours = gpu.backward(state, *inputs, cotangent, wanted=True)[3]
+    leaf = number.clone().requires_grad_()
+    expected = judge([queries, keys, values], leaf, visible, "entmax", 0.25)
+    (slope,) = torch.autograd.grad(expected, leaf, cotangent.double())
+    _close(ours, slope, 4e-6)
+
+
+def test_steep_slopes_in_half_precision() -> None:
+    """Slopes above 65,504, the end of float16, whose products with keys are below."""
+    gap, apart = 341 / 1024, 2**-12
+    keys = torch.tensor([[[0.0, 0.0], [-gap, apart], [-gap, -apart]]], dtype=torch.float16)
+    values = torch.tensor([[[0.0], [1.0], [-1.0]]], dtype=torch.float16)
+    inputs = torch.tensor([[[1.0, 0.0]]], dtype=torch.float16), keys, values
+    alpha = torch.tensor(4.0, dtype=torch.float64)
+    output, state = gpu.forward(*inputs, Visible(1), Family("entmax", alpha), 1.0)
+    in_queries = gpu.backward(state, *inputs, torch.ones_like(output))[0]
+    weights = F.entmax(torch.tensor([0.0, -gap, -gap], dtype=torch.float64), alpha)
+    slope = float(weights[1] ** -2)
+    assert slope > 65_504
+    expected = torch.tensor([[[0.0, 2 * apart * slope]]], dtype=torch.float64)
+    _close(in_queries, expected, 2e-3)
+
+
+def test_rows_that_take_all_keys() -> None:
+    """Far below the maximum, too: k-subsets of rows with no more than k visible keys."""
+    inputs, visible = case(m=5, n=70)
+    bias = torch.zeros(1, 1, 70)
+    bias[..., 32:] = -50.0
+    visible = visible._replace(bias=bias, bias_of=torch.zeros(1, dtype=torch.int64))
+    check("ksubsets", 70, inputs, visible)
+    check("ksubsets", 80, inputs, visible)
 
 
 @pytest.mark.parametrize("options", [{"repeat": 2, "causal": 3}, {"mask": "rows", "bias": "keys"}])
@@ -272,28 +311,64 @@ def test_the_public_function_takes_this_way(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=4e-6)
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    seed=st.integers(0, 2**31),
-    groups=st.integers(1, 2),
-    repeat=st.integers(1, 3),
-    m=st.integers(1, 70),
-    n=st.integers(1, 70),
-    d=st.integers(1, 40),
-    e=st.integers(1, 40),
-    mask=st.sampled_from(["", "rows", "keys"]),
-    bias=st.sampled_from(["", "rows", "keys"]),
-    causal=st.one_of(st.none(), st.integers(-20, 60)),
-    map=st.sampled_from([("entmax", 1.0, 2.0), ("normmax", 1.2, 2.0), ("ksubsets", 0.0, 12.0)]),
-    share=st.floats(0, 1),
-)
-def test_anything(seed: int, map: tuple[str, float, float], share: float, **options: Any) -> None:
+def _exact(inputs: list[Tensor], visible: Visible) -> tuple[list[Tensor], Visible]:
+    """Queries, keys and biases whose scores float32 holds exactly, with a scale that is a power of 2."""
+    queries, keys, values = inputs
+    queries, keys = ((x * 4).round() / 8 for x in (queries, keys))
+    bias = None if visible.bias is None else (visible.bias * 4).round() / 8
+    return [queries, keys, values], visible._replace(bias=bias)
+
+
+HALF = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+ANYTHING = {
+    "seed": st.integers(0, 2**31),
+    "groups": st.integers(1, 2),
+    "repeat": st.integers(1, 3),
+    "m": st.integers(1, 70),
+    "n": st.integers(1, 70),
+    "d": st.integers(1, 40),
+    "e": st.integers(1, 40),
+    "mask": st.sampled_from(["", "rows", "keys"]),
+    "bias": st.sampled_from(["", "rows", "keys"]),
+    "causal": st.one_of(st.none(), st.integers(-20, 60)),
+    "dtype": st.sampled_from(list(HALF)),
+    "map": st.sampled_from([("entmax", 1.0, 4.0), ("normmax", 1.2, 4.0), ("ksubsets", 0.0, 12.0)]),
+    "shares": st.lists(st.floats(0, 1), min_size=1, max_size=4),
+}
+
+
+def _anything(
+    seed: int, map: tuple[str, float, float], shares: list[float], **options: Any
+) -> None:
+    """A number, or one for each row if there are several shares."""
     torch.manual_seed(seed)
     kind, low, high = map
-    check(kind, low + share * (high - low), *case(**options))
+    inputs, visible = _exact(*case(**options))
+    drawn = torch.tensor([low + share * (high - low) for share in shares], dtype=torch.float64)
+    groups, rows, _ = inputs[0].shape
+    own = drawn[torch.arange(groups * rows) % len(drawn)].reshape(groups, rows)
+    tolerance = HALF[options["dtype"]]
+    check(kind, own if len(drawn) > 1 else drawn[0], inputs, visible, tolerance, scale=0.25)
+
+
+any_attention = settings(
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),  # the interpreter is too slow to shrink examples
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@settings(any_attention, max_examples=4)
+@given(**ANYTHING)
+def test_anything(**drawn: Any) -> None:
+    _anything(**drawn)
+
+
+@pytest.mark.slow
+@settings(any_attention, max_examples=80)
+@given(**ANYTHING)
+def test_anything_at_length(**drawn: Any) -> None:
+    _anything(**drawn)
 
 
 @pytest.mark.slow

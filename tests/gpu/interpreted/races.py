@@ -19,6 +19,9 @@ import hopfy
 from hopfy import functional as F
 from hopfy._kernels.attention import gpu
 from hopfy._kernels.attention.types import Family, Visible
+from hopfy._runtime.backends import kernels_for
+
+FOLDERS = {"capped_sparsemax": "capped"}
 
 
 class Launch:
@@ -49,6 +52,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     begin = InterpreterBuilder.set_grid_dim
 
     def set_grid_dim(self: Any, *grid: int) -> None:
+        assert grid[1:] == (1, 1), "the second and third dimension hold at most 65,535 programs"
         found.append(Launch())
         begin(self, *grid)
 
@@ -70,7 +74,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     monkeypatch.setattr(InterpreterBuilder, "create_masked_load", create_masked_load)
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", refuse)
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", refuse)
-    return found
+    with hopfy.use_backend("triton"):
+        yield found
 
 
 def addresses(tensor: Tensor) -> np.ndarray:
@@ -83,26 +88,34 @@ def covers(written: np.ndarray, tensor: Tensor) -> bool:
     return bool(np.isin(addresses(tensor), written).all())
 
 
-@pytest.mark.parametrize("size", [5, 600, 8500])
-@pytest.mark.parametrize("map", ["entmax", "normmax", "ksubsets"])
+MAPS = ["entmax", "normmax", "ksubsets", "entropic_ksubsets", "capped_sparsemax"]
+
+
+@pytest.mark.parametrize("size", [5, 600, 5000])
+@pytest.mark.parametrize("map", MAPS)
 def test_rows(map: str, size: int, launches: list[Launch]) -> None:
+    """Forward and backward, several rows of a program, one, and several passes."""
     scores = torch.randn(40 if size < 100 else 2, size)
-    with hopfy.use_backend("triton"):
-        weights = getattr(F, map)(scores, 2.0)
-    (launch,) = launches
-    assert np.array_equal(np.sort(addresses(weights)), launch.check())
+    kernels = kernels_for(FOLDERS.get(map, map), scores)
+    number = torch.tensor(2.0, dtype=torch.float64)
+    weights = kernels.solve(scores, number)
+    gradient = kernels.vjp(weights, number, torch.randn_like(scores))
+    for launch, written in zip(launches, (weights, gradient), strict=True):
+        assert np.array_equal(np.sort(addresses(written)), launch.check())
 
 
-def test_attention(launches: list[Launch]) -> None:
-    """Several blocks of queries and keys, two query heads for each key head."""
-    m, n = 35, 50
+@pytest.mark.parametrize(("kind", "number"), [("entmax", 1.5), ("normmax", 3.0), ("ksubsets", 3.0)])
+def test_attention(kind: str, number: float, launches: list[Launch]) -> None:
+    """Several blocks of queries and keys, two query heads for each key head, dropout."""
+    m, n = 19, 40
     inputs = torch.randn(2, 2 * m, 8), torch.randn(2, n, 8), torch.randn(2, n, 6)
     visible = Visible(m, mask=torch.rand(1, m, n) > 0.3, mask_of=torch.zeros(4, dtype=torch.int64))
-    family = Family("entmax", torch.tensor(1.5, dtype=torch.float64))
-    output, state = gpu.forward(*inputs, visible, family, 1.0)
+    family = Family(kind, torch.tensor(number, dtype=torch.float64))
+    output, state = gpu.forward(*inputs, visible, family, 1.0, 0.2)
     gradients = gpu.backward(state, *inputs, torch.randn_like(output), wanted=True)
+    factors = gpu.kept_weights(state, torch.Size((2, 2 * m, n)), torch.float32)
     written = [launch.check() for launch in launches]
-    assert len(written) == 4
+    assert len(written) == 5
     assert covers(written[0], state.rows[:3])
     assert covers(written[1], output)
     assert covers(written[1], state.rows[3])
@@ -110,6 +123,7 @@ def test_attention(launches: list[Launch]) -> None:
     assert covers(written[2], gradients[3])
     assert covers(written[3], gradients[1])
     assert covers(written[3], gradients[2])
+    assert covers(written[4], factors)
 
 
 def test_results_do_not_change_from_run_to_run() -> None:

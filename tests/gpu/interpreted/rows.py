@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -209,22 +209,45 @@ def test_many_selected(k: float) -> None:
     check(Case(F.ksubsets, k), scores_of(1, 131_072, 1.0))
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    rows=st.integers(1, 40),
-    size=st.integers(1, 140),
-    seed=st.integers(0, 2**31),
-    scale=st.sampled_from([1e-6, 0.1, 1.0, 5.0, 100.0]),
-    dtype=st.sampled_from(list(TOLERANCE)),
-    holes=st.floats(0, 1),
-    levels=st.sampled_from([0, 4]),
-    map=st.sampled_from(["entmax", "normmax"]),
-    alpha=st.one_of(st.floats(1.001, 30), st.just(INF)),
-)
-def test_anything(
+def test_steep_slopes() -> None:
+    """Equal weights of 1/3 have slopes of 3^48 at alpha = 50, which float32 holds."""
+    scores, cotangent = torch.zeros(1, 3), torch.tensor([[1.0, -2.0, 0.5]])
+    found = []
+    for kind, backend in ((torch.float32, "triton"), (torch.float64, "auto")):
+        with hopfy.use_backend(backend):
+            leaf = scores.to(kind).requires_grad_()
+            found += torch.autograd.grad(F.entmax(leaf, 50.0), leaf, cotangent.to(kind))
+    torch.testing.assert_close(found[0].double(), found[1], rtol=2e-5, atol=0)
+
+
+def _some(name: str, share: float, count: int) -> float:
+    """A parameter of the map between its bounds, for rows with at least ``count`` entries."""
+    if name == "capped_sparsemax":
+        return (1.001 + 2 * share) / count
+    if "ksubsets" in name:
+        return share * count
+    if share == 1:
+        return INF
+    least = 1.0 if name == "entmax" else 1.001
+    return least + share**3 * 40
+
+
+ANYTHING = {
+    "rows": st.integers(1, 40),
+    "size": st.integers(1, 140),
+    "seed": st.integers(0, 2**31),
+    "scale": st.sampled_from([1e-6, 0.1, 1.0, 5.0, 100.0, 1e9]),
+    "dtype": st.sampled_from(list(TOLERANCE)),
+    "holes": st.floats(0, 1),
+    "levels": st.sampled_from([0, 4]),
+    "name": st.sampled_from(
+        ["entmax", "normmax", "ksubsets", "entropic_ksubsets", "capped_sparsemax"]
+    ),
+    "shares": st.lists(st.floats(0, 1), min_size=1, max_size=4),
+}
+
+
+def _anything(
     rows: int,
     size: int,
     seed: int,
@@ -232,12 +255,39 @@ def test_anything(
     dtype: torch.dtype,
     holes: float,
     levels: int,
-    map: str,
-    alpha: float,
+    name: str,
+    shares: list[float],
 ) -> None:
+    """A number, or one for each row if there are several shares."""
     torch.manual_seed(seed)
     scores = torch.randn(rows, size)
     if levels:  # many ties
         scores = (scores * levels).round() / levels
-    scores = (scores * scale).masked_fill(torch.rand(rows, size) < holes, -INF).to(dtype)
-    check(Case(getattr(F, map), alpha), scores)
+    scores = (scores * scale).to(dtype)
+    scores = scores.masked_fill(torch.rand(rows, size) < holes, -INF)
+    scores[scores == INF] = 0.0  # float16 ends at 65,504
+    counts = (scores > -INF).sum(1)
+    count = int(counts[counts > 0].min()) if counts.any() else size
+    values = [_some(name, share, count) for share in shares]
+    each = torch.tensor(values, dtype=torch.float64)[torch.arange(rows) % len(values)]
+    check(Case(getattr(F, name), values[0]), scores, each if len(values) > 1 else None)
+
+
+any_rows = settings(
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),  # the interpreter is too slow to shrink examples
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@settings(any_rows, max_examples=12)
+@given(**ANYTHING)
+def test_anything(**drawn: Any) -> None:
+    _anything(**drawn)
+
+
+@pytest.mark.slow
+@settings(any_rows, max_examples=250)
+@given(**ANYTHING)
+def test_anything_at_length(**drawn: Any) -> None:
+    _anything(**drawn)
