@@ -21,8 +21,15 @@ from hopfy import functional as F
 
 __all__ = ["GpuRow", "Sizes", "bench_gpu", "bench_on", "check", "table_of"]
 
-_ROW_TOLERANCE = 2e-6
-_ATTENTION_TOLERANCE = 4e-3  # float16 inputs and outputs
+# Largest differences from float64, beside answers of size 1. The products of attention add up many
+# rounded numbers before the map, so it is allowed more than a map of given scores.
+_TOLERANCES = {
+    "map": {torch.float32: 2e-6, torch.float16: 2**-11},
+    "attention": {torch.float32: 2e-5, torch.float16: 4e-3},
+}
+_GRADIENTS = 8  # how much more gradients may differ
+_DEVICES = ("cuda", "xpu")  # an AMD device calls itself cuda, too
+_ALPHAS = {"1.5-entmax": 1.5, "sparsemax": 2.0}  # of the maps in attention
 
 Call = Callable[..., Tensor]
 
@@ -54,12 +61,14 @@ class GpuRow:
 
 def bench_gpu(progress: Callable[[str], None] = lambda _: None) -> list[GpuRow]:
     """Measure maps and attention over lengths 512 to 131,072; wrong answers are not timed."""
-    if not torch.cuda.is_available():
+    device = torch.accelerator.current_accelerator()
+    if device is None or device.type not in _DEVICES:
         raise RuntimeError(
-            "expected a GPU that torch can use (torch.cuda.is_available()), found none; "
-            "the kernels have been checked without one, see docs/gpu.md."
+            "expected a GPU that torch and Triton can use (CUDA, ROCm or XPU), "
+            f"found {'none' if device is None else device.type}; the kernels have been checked "
+            "without one, see docs/gpu.md."
         )
-    return bench_on(torch.device("cuda"), Sizes(), progress)
+    return bench_on(device, Sizes(), progress)
 
 
 def bench_on(device: torch.device, sizes: Sizes, progress: Callable[[str], None]) -> list[GpuRow]:
@@ -69,7 +78,7 @@ def bench_on(device: torch.device, sizes: Sizes, progress: Callable[[str], None]
         for name, call in _maps().items():
             progress(f"{name}, rows of {length}")
             rows.append(_bench_map(name, call, length, device, sizes))
-        for name in ("1.5-entmax", "sparsemax"):
+        for name in _ALPHAS:
             progress(f"{name} attention, {length} keys")
             rows.append(_bench_attention(name, length, device, sizes))
     return rows
@@ -96,11 +105,39 @@ def check(ours: Tensor, expected: Tensor, tolerance: float, what: str) -> float:
     return error
 
 
+def _checked(
+    call: Call, inputs: tuple[Tensor, ...], expected: Tensor, kind: str, what: str
+) -> float:
+    """The largest difference in float32, forward; gradients and float16 are checked, too."""
+    cotangent = torch.randn_like(expected)
+    with hopfy.use_backend("reference"):
+        judges = _gradients(call, tuple(x.double() for x in inputs), cotangent)
+    errors = []
+    for dtype, tolerance in _TOLERANCES[kind].items():
+        given = tuple(x.to(dtype) for x in inputs)
+        label = f"{what}, {str(dtype).removeprefix('torch.')}"
+        errors.append(check(call(*given), expected, tolerance * _size(expected), label))
+        ours = _gradients(call, given, cotangent.to(dtype))
+        for gradient, judge in zip(ours, judges, strict=True):
+            limit = _GRADIENTS * tolerance * _size(judge)
+            check(gradient, judge, limit, f"{label}, gradient")
+    return errors[0]
+
+
+def _gradients(call: Call, inputs: tuple[Tensor, ...], cotangent: Tensor) -> tuple[Tensor, ...]:
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    return torch.autograd.grad(call(*leaves), leaves, cotangent)
+
+
+def _size(expected: Tensor) -> float:
+    return max(1.0, expected.abs().max().item())
+
+
 def _bench_map(name: str, call: Call, length: int, device: torch.device, sizes: Sizes) -> GpuRow:
-    few = torch.randn(16, length, device=device)
+    few = torch.randn(16, length, device=device, dtype=torch.float16)  # exact in every dtype
     with hopfy.use_backend("reference"):
         expected = call(few.double())
-    error = check(call(few), expected, _ROW_TOLERANCE, f"{name}, rows of {length}")
+    error = _checked(call, (few,), expected, "map", f"{name}, rows of {length}")
     scores = torch.randn(
         max(1, sizes.entries // length), length, device=device, dtype=torch.float16
     )
@@ -126,9 +163,12 @@ def _bench_attention(omega: str, length: int, device: torch.device, sizes: Sizes
         few, keys, values = (x.double() for x in part)
         expected, weights = F.attention(few, keys, values, omega=omega, return_weights=True)
     what = f"{omega} attention, {length} keys"
-    error = check(attention(*part), expected, _ATTENTION_TOLERANCE, what)
+    error = _checked(attention, part, expected, "attention", what)
     ours = _times(attention, sizes.repeat, q, k, v)
-    others = {"SDPA": torch.nn.functional.scaled_dot_product_attention, **_other_packages()}
+    others = {
+        "SDPA": torch.nn.functional.scaled_dot_product_attention,
+        **_other_packages(_ALPHAS[omega]),
+    }
     ratios = [_compared(other, call, ours, sizes.repeat, q, k, v) for other, call in others.items()]
     return GpuRow(
         f"attention {omega}",
@@ -140,7 +180,7 @@ def _bench_attention(omega: str, length: int, device: torch.device, sizes: Sizes
     )
 
 
-def _other_packages() -> dict[str, Call]:
+def _other_packages(alpha: float) -> dict[str, Call]:
     """Attention of other packages, where they are installed."""
     found: dict[str, Call] = {}
     for package, function in (("flash_attn", "flash_attn_func"), ("adasplash", "adasplash")):
@@ -153,7 +193,7 @@ def _other_packages() -> dict[str, Call]:
                 *(x.transpose(1, 2) for x in (q, k, v))
             ).transpose(1, 2)
         else:
-            wanted = {"alpha": 1.5, "is_causal": False}
+            wanted = {"alpha": alpha, "is_causal": False}
             known = inspect.signature(call).parameters
             found[package] = partial(call, **{k: v for k, v in wanted.items() if k in known})
     return found
@@ -172,8 +212,8 @@ def _compared(
 
 def table_of(rows: list[GpuRow]) -> str:
     """The rows as a table to paste into an issue, under the device and the versions."""
-    cuda = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if cuda else "no GPU"
+    there = torch.accelerator.current_accelerator()
+    device = "no GPU" if there is None else _functions_of(there).get_device_name()
     triton = importlib.import_module("triton").__version__
     lines = [
         f"{device}, torch {torch.__version__}, triton {triton}, hopfy {hopfy.__version__}",
@@ -208,18 +248,23 @@ def _times(call: Call, repeat: int, *inputs: Tensor) -> tuple[float, float]:
 def _median(run: Callable[[], Any], device: torch.device, repeat: int) -> float:
     for _ in range(min(3, repeat)):
         run()
-    measure = _by_events if device.type == "cuda" else _by_clock
-    times = sorted(measure(run) for _ in range(repeat))
+    on_gpu = device.type in _DEVICES
+    times = sorted(_by_events(run, device) if on_gpu else _by_clock(run) for _ in range(repeat))
     return times[len(times) // 2]
 
 
-def _by_events(run: Callable[[], Any]) -> float:
-    event: Any = torch.cuda.Event
+def _functions_of(device: torch.device) -> Any:
+    """`torch.cuda` or `torch.xpu`."""
+    return getattr(torch, device.type)
+
+
+def _by_events(run: Callable[[], Any], device: torch.device) -> float:
+    event = _functions_of(device).Event
     begin, end = event(enable_timing=True), event(enable_timing=True)
     begin.record()
     run()
     end.record()
-    torch.cuda.synchronize()
+    _functions_of(device).synchronize()
     return float(begin.elapsed_time(end))
 
 
