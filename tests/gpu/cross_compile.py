@@ -54,6 +54,7 @@ LIMITS = {
     "sm_90": (255, 65_536, 232_448),
     "sm_100": (255, 65_536, 232_448),
     "gfx942": (512, 131_072, 65_536),
+    "gfx1100": (256, 65_536, 65_536),
 }
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -61,6 +62,7 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+NARROW = {"gfx1100": GPUTarget("hip", "gfx1100", 32)}  # an AMD device with warps of 32 threads
 # Spilled bytes of a thread that are accepted: NVIDIA's compiler spills a few registers of some kernels
 # so that more blocks run at a time, though registers are left. The table shows where.
 SPILLS = 32
@@ -82,7 +84,7 @@ class Resources:
     def problems(self) -> list[str]:
         """Limits of the target that it exceeds."""
         a_thread, a_block, shared = LIMITS[self.target]
-        threads = self.warps * TARGETS[self.target].warp_size
+        threads = self.warps * (TARGETS | NARROW)[self.target].warp_size
         found = []
         if self.registers > a_thread or self.registers * threads > a_block:
             found.append(f"{self.registers} registers for {threads} threads")
@@ -287,6 +289,12 @@ def few_launches() -> Iterator[Launch]:
             yield launch
 
 
+def launch_for_narrow_warps() -> Launch:
+    """A kernel with options that only NVIDIA's compiler takes."""
+    wide = attention_launches((128,), ("float32",), ("plain",))
+    return next(launch for launch in wide if "queries" in launch.name)
+
+
 def all_launches() -> Iterator[Launch]:
     """Every combination of conditions, too."""
     yield from listed_launches()
@@ -304,10 +312,10 @@ class _Driver:
         self.target = target
 
     def get_current_target(self) -> GPUTarget:
-        return TARGETS[self.target]
+        return (TARGETS | NARROW)[self.target]
 
     def get_current_device(self) -> int:
-        return list(TARGETS).index(self.target)
+        return list(TARGETS | NARROW).index(self.target)
 
     def get_current_stream(self, _: int) -> int:
         return 0

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from torch._subclasses import FakeTensorMode
 
 import hopfy
 from hopfy import functional as F
-from hopfy._runtime.backends import backend_for
+from hopfy._runtime.backends import backend_for, launching_on
 
 MAPS = [
     ("entmax", 1.5),
@@ -39,14 +40,27 @@ def test_operators_keep_torchs_rules(name: str, parameter: float) -> None:
     torch.library.opcheck(operator, (scores, torch.tensor(parameter)))
 
 
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
 @every_map
-def test_fake_cuda_tensors_keep_shape_dtype_and_device(name: str, parameter: float) -> None:
+def test_fake_tensors_keep_shape_dtype_and_device(name: str, parameter: float, device: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            scores = torch.empty(4, 7, device="cuda", dtype=dtype)
+            scores = torch.empty(4, 7, device=device, dtype=dtype)
             weights = getattr(torch.ops.hopfy, name)(scores, torch.tensor(parameter))
             assert (weights.shape, weights.dtype) == (scores.shape, dtype)
-            assert weights.device.type == "cuda"
+            assert weights.device.type == device
+
+
+@pytest.mark.parametrize(("device", "module"), [("cuda", torch.cuda), ("xpu", torch.xpu)])
+def test_kernels_are_launched_on_the_device_of_their_tensors(
+    device: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(module, "device_of", lambda tensor: asked.append(tensor) or nullcontext())
+    with FakeTensorMode():
+        tensor = torch.empty(3, device=device)
+        with launching_on(tensor):
+            assert asked == [tensor]
 
 
 class _Module(torch.nn.Module):
@@ -184,6 +198,7 @@ from dataclasses import asdict
 sys.path.insert(0, sys.argv[1])
 import cross_compile as cc
 found = [cc.compile_for(c, "sm_90") for c in cc.few_launches()]
+found += [cc.compile_for(cc.launch_for_narrow_warps(), "gfx1100")]
 print(json.dumps([asdict(r) | {"problems": r.problems()} for r in found]))
 """
 
@@ -206,7 +221,7 @@ def _python(program: str, *arguments: str) -> str:
 def test_kernels_compile_for_a_gpu_that_is_not_here() -> None:
     pytest.importorskip("triton")
     found = json.loads(_python(_FEW, str(Path(__file__).parent)))
-    assert len(found) == 7
+    assert len(found) == 8
     assert [r for r in found if r["problems"]] == []
 
 

@@ -58,7 +58,7 @@ def _weights_jvp(kept: Tensors, tangents: Gradients) -> Tensors:
 
 
 def _vjp_product(inputs: Tensors, memo: _Memo | None, _: Needed) -> tuple[Tensors, _Memo]:
-    unary, edges, _, cotangent = inputs
+    unary, edges, _budgets, cotangent = inputs
     solution, wants_edges = memo = memo or _Memo(_solve(inputs[:3], True), True)
     # Float32 where that holds every digit of the cotangent.
     wide = torch.float64 if cotangent.dtype is torch.float64 else torch.float32

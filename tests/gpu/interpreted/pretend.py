@@ -92,7 +92,7 @@ class Device(TorchDispatchMode):
 
 
 _log = Log()
-_under_way: list[tuple[Tensor, Tensor]] = []  # copies to the host that nobody has waited for
+_under_way: list[tuple[Tensor, Tensor]] = []  # copies to the host before the wait for them
 
 
 def _arrive(_: torch.device) -> None:
