@@ -155,7 +155,7 @@ def test_a_journal_of_a_newer_file_is_refused(path):
 def test_a_full_disk_changes_nothing(path, monkeypatch):
     memory = AssociativeMemory.open(path)
     memory.add(torch.eye(2))
-    journal, fsync = memory._writer.journal, os.fsync
+    fsync = os.fsync
 
     def full(_):
         raise OSError(28, "No space left on device")
@@ -168,48 +168,75 @@ def test_a_full_disk_changes_nothing(path, monkeypatch):
     memory.add(3 * torch.ones(1, 2))
     expected = content(memory)
     memory.close()
-    del journal
     with AssociativeMemory.open(path) as again:
         assert content(again) == expected
 
 
+# One process imports hopfy; each line that it gets starts a child that writes until it is killed.
 SCRIPT = """
-import sys, torch, hopfy
+import os, sys, torch, hopfy
 torch.set_num_threads(1)
-memory = hopfy.AssociativeMemory.open(sys.argv[1], beta=1.0)
-print("ready", flush=True)
-for number in range(10_000):
-    ids = memory.add(torch.full((2, 8), float(number)), values=f"v{sys.argv[2]}.{number}")
-    print(f"+{ids[0]} v{sys.argv[2]}.{number}", flush=True)
-    if number % 7 == 6:
-        memory.compact()
-    if number % 5 == 4:
-        memory.remove(ids[:1])
-        print(f"-{ids[0]}", flush=True)
+
+def write(path, attempt):
+    memory = hopfy.AssociativeMemory.open(path, beta=1.0)
+    print("ready", os.getpid(), flush=True)
+    for number in range(100_000):
+        value = f"v{attempt}.{number}"
+        ids = memory.add(torch.full((2, 8), float(number)), values=value)
+        print(f"+{ids[0]} {value}", flush=True)
+        if number % 7 == 6:
+            memory.compact()
+        if number % 5 == 4:
+            memory.remove(ids[:1])
+            print(f"-{ids[0]}", flush=True)
+        if number % 11 == 10:
+            with memory.batch():
+                memory.update(ids[1:], values=value + "!")
+                both = memory.add(torch.zeros(1, 8), values="batch." + value)
+            print(f"+{both[0]} batch.{value}", flush=True)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        write(sys.argv[1], line.strip())
+        os._exit(1)
+    os.waitpid(child, 0)
+    print("dead", flush=True)
 """
 
 
 def test_killing_at_any_moment_loses_nothing_that_was_acknowledged(path):
     generator = np.random.default_rng(0)
     there: dict[int, str] = {}
-    for attempt in range(3):
-        command = [sys.executable, "-c", SCRIPT, str(path), str(attempt)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
-            assert run.stdout.readline().strip() == "ready"
-            time.sleep(0.1 + 0.2 * generator.random())
-            run.send_signal(signal.SIGKILL)
-            lines = run.stdout.read().split("\n")[:-1]
-        for line in lines:
-            if line.startswith("+"):
-                one, value = line[1:].split()
-                there[int(one)] = value
-            else:
-                del there[int(line[1:])]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            memory = AssociativeMemory.open(path)
-        found = {one: value for one, (_, value) in content(memory).items()}
-        memory.close()
-        missing = [one for one, value in there.items() if found.get(one) != value]
-        # The last line may announce a pattern whose removal was on its way.
-        assert missing in ([], [max(there)])
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    acknowledged = 0
+    with subprocess.Popen(command, **pipes) as run:
+        for attempt in range(15):
+            print(attempt, file=run.stdin, flush=True)
+            child = int(run.stdout.readline().split()[1])
+            time.sleep(0.15 * generator.random())
+            os.kill(child, signal.SIGKILL)
+            lines = list(iter(lambda: run.stdout.readline().strip(), "dead"))
+            acknowledged += len(lines)
+            for line in lines:
+                one, *value = line[1:].split()
+                if line.startswith("+"):
+                    there[int(one)] = value[0]
+                else:
+                    del there[int(one)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                memory = AssociativeMemory.open(path)
+            found = {one: value for one, (_, value) in content(memory).items()}
+            memory.close()
+            missing = [one for one, value in there.items() if found.get(one) != value]
+            # The last line may announce a pattern whose removal was on its way.
+            assert missing in ([], [max(there, default=None)])
+            for one in missing:
+                del there[one]
+            # A batch is there whole or not at all.
+            updated = {value[:-1] for value in found.values() if value.endswith("!")}
+            assert updated == {value[6:] for value in found.values() if value[:6] == "batch."}
+        run.stdin.close()
+    assert acknowledged > 15

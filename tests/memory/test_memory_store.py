@@ -479,3 +479,66 @@ def test_one_pattern_is_left():
     memory.recall(torch.eye(8))
     memory.remove(list(range(1, 7)))
     assert memory.recall(torch.eye(8)[5]).ids == 0
+
+
+def test_changes_between_recalls_do_not_plan_the_search_again(monkeypatch):
+    from hopfy.search import _state
+
+    plans = []
+    plan = _state.planned_bounds
+    monkeypatch.setattr(_state, "planned_bounds", lambda rows: (plans.append(1), plan(rows))[1])
+    patterns = torch.randn(4100, 32)  # without directions that would pay
+    memory = AssociativeMemory(beta=1.0).fit(patterns)
+    for place in range(6):
+        ids = memory.add(patterns[:2] + 0.1)
+        memory.recall(patterns[:20])
+        memory.remove(ids)
+        memory.recall(patterns[:20])
+        memory.update([place], patterns=patterns[:1] + 0.2)
+        if place == 3:
+            memory._store.snapshot()  # moves the rows together
+    assert plans == [1]
+
+
+@given(st.lists(st.tuples(st.sampled_from("put pop fork".split()), st.integers(0, 9))))
+def test_places_of_drafts_are_their_own(story):
+    from hopfy.memory import _places
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_places, "_MOST_CHANGES", 3)
+        drafts = [(_places.Places({0: 0, 5: 1}), {0: 0, 5: 1})]
+        for row, (what, one) in enumerate(story):
+            places, judge = drafts[one % len(drafts)]
+            if what == "put":
+                places.put([(one, row)])
+                judge[one] = row
+            elif what == "pop" and one in judge:
+                assert places.pop(one) == judge.pop(one)
+            elif what == "fork":
+                drafts.append((places.fork(), dict(judge)))
+            for own, expected in drafts:
+                assert [own.get(k) for k in range(10)] == [expected.get(k) for k in range(10)]
+                assert [k in own for k in range(10)] == [k in expected for k in range(10)]
+
+
+def test_journaled_changes_do_not_list_all_ids_again(tmp_path, monkeypatch):
+    from hopfy.memory import _store
+
+    made = []
+
+    class Counted(_store.Places):
+        def __init__(self, table):
+            made.append(len(table))
+            super().__init__(table)
+
+    with AssociativeMemory.open(tmp_path / "memory.hopfy", beta=1.0) as memory:
+        memory.add(torch.randn(50, 3))
+        monkeypatch.setattr(_store, "Places", Counted)
+        for one in range(10):
+            memory.remove([one])
+            memory.update([one + 20], patterns=torch.randn(1, 3))
+            with memory.batch():
+                memory.add(torch.randn(1, 3), ids=[100 + one])
+            assert one not in memory
+            assert 100 + one in memory
+    assert made == [50]

@@ -17,6 +17,7 @@ from torch import Tensor
 from hopfy._growing import Growing
 from hopfy.memory._blocks import light_blocks
 from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
+from hopfy.memory._places import Places
 from hopfy.memory._separations import Separations
 from hopfy.memory._values import Codec
 from hopfy.search import ExactIndex
@@ -59,12 +60,16 @@ class Snapshot:
     """One state of the store, and what has been derived from it so far."""
 
     def __init__(
-        self, contents: Contents, inherited: Separations, index: ExactIndex | None = None
+        self,
+        contents: Contents,
+        inherited: Separations,
+        index: ExactIndex | None = None,
+        queries_seen: int = 0,
     ) -> None:
         self.contents = contents
         self._separations = inherited
         self._index = index
-        self._queries_seen = 0
+        self.queries_seen = queries_seen
         self._derived: dict[str, Any] = {}
         self._lock = threading.RLock()
 
@@ -88,17 +93,16 @@ class Snapshot:
     def index(self, queries: int) -> ExactIndex:
         """An index of the rows, for so many more queries; it plans when there are enough of them.
 
-        What it answers does not depend on the plan.
+        Queries of the states before count, and their plan goes on. What an index answers does not
+        depend on the plan.
         """
         rows = self.contents.rows
         with self._lock:
-            before = self._queries_seen
-            self._queries_seen += queries
+            self.queries_seen += queries
             if self._index is None:
                 self._index = self._new_index(0)
             many = rows.shape[0] >= _MANY and not self.contents.mapped
-            unplanned = self._index.directions == 0
-            if many and unplanned and before < rows.shape[1] <= self._queries_seen:
+            if many and not self._index.chooses_directions and self.queries_seen >= rows.shape[1]:
                 self._index = self._new_index(None)
             return self._index
 
@@ -185,10 +189,14 @@ class _Live(NamedTuple):
 
     @classmethod
     def of(
-        cls, contents: Contents, separations: Separations, index: ExactIndex | None = None
+        cls,
+        contents: Contents,
+        separations: Separations,
+        index: ExactIndex | None = None,
+        queries_seen: int = 0,
     ) -> _Live:
         values = None if contents.values is None else Growing(contents.values)
-        snapshot = Snapshot(contents, separations, index)
+        snapshot = Snapshot(contents, separations, index, queries_seen)
         return cls(snapshot, Growing(contents.rows), Growing(contents.ids), values, set())
 
 
@@ -204,7 +212,7 @@ class Store:
     ) -> None:
         self.next_id = next_id
         self._lock = threading.RLock()
-        self._place: dict[int, int] | None = None
+        self._place: Places | None = None
         self._live = _Live.of(contents, separations or Separations.none())
         self._thin: tuple[Snapshot, int, ThinnedSnapshot] | None = None
 
@@ -287,21 +295,21 @@ class Store:
         """The rows of these ids; a KeyError if one of them is not there."""
         with self._lock:
             places = self._places()
-            missing = [one for one in ids.tolist() if one not in places]
+            rows = [places.get(one) for one in ids.tolist()]
+            missing = [one for one, row in zip(ids.tolist(), rows, strict=True) if row is None]
             if missing:
                 raise KeyError(
                     f"expected ids that are stored, got {missing[:5]} ({len(missing)} unknown)."
                 )
-            return torch.tensor(
-                [places[one] for one in ids.tolist()], dtype=torch.int64, device="cpu"
-            )
+            return torch.tensor(rows, dtype=torch.int64, device="cpu")
 
     def fork(self) -> Store:
         """A store of the same rows that can be changed without effect on this one."""
         with self._lock:
             twin = Store.__new__(Store)
-            twin.next_id, twin._place, twin._lock = self.next_id, None, threading.RLock()
-            twin._thin = None
+            twin.next_id, twin._lock = self.next_id, threading.RLock()
+            twin._place = None if self._place is None else self._place.fork()
+            twin._thin = self._thin
             twin._live = self._live._replace(removed=set(self._live.removed))
             return twin
 
@@ -340,11 +348,10 @@ class Store:
         if index is not None:
             index = index.extended(stored.rows) if radius == before.radius else None
         if self._place is not None:
-            self._place.update(zip(ids.tolist(), range(used, used + count), strict=True))
+            self._place.put(zip(ids.tolist(), range(used, used + count), strict=True))
         self.next_id = max(self.next_id, int(ids.max()) + 1) if count else self.next_id
-        self._live = live._replace(
-            snapshot=Snapshot(stored, known, index), rows=rows, ids=numbers, values=kept
-        )
+        snapshot = Snapshot(stored, known, index, live.snapshot.queries_seen)
+        self._live = live._replace(snapshot=snapshot, rows=rows, ids=numbers, values=kept)
 
     def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:
         if ids is None:
@@ -366,11 +373,12 @@ class Store:
             )
         return ids
 
-    def _places(self) -> dict[int, int]:
+    def _places(self) -> Places:
         """Where each id is; made when first needed, as ids given by us need no look-up."""
         if self._place is None:
             rows = enumerate(self.contents.ids.tolist())
-            self._place = {one: row for row, one in rows if row not in self._live.removed}
+            gone = self._live.removed
+            self._place = Places({one: row for row, one in rows if row not in gone})
         return self._place
 
     def _compact(self) -> None:
@@ -390,7 +398,8 @@ class Store:
         if index is not None:
             kept = keep.nonzero().flatten()
             index = index.restricted(kept, contents.rows) if kept.numel() else None
-        self._live = _Live.of(contents, known.kept(keep[: known.delta.numel()]), index)
+        known = known.kept(keep[: known.delta.numel()])
+        self._live = _Live.of(contents, known, index, self._live.snapshot.queries_seen)
 
 
 def _lifted_blocks(patterns: Tensor, lengths: Tensor, radius: float) -> Iterator[Tensor]:

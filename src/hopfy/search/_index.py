@@ -167,6 +167,11 @@ class ExactIndex:
         principal = self._state.principal
         return 0 if principal is None else principal.coarse
 
+    @property
+    def chooses_directions(self) -> bool:
+        """Whether the directions are chosen from the memories (``directions=None``)."""
+        return self._state.directions is None
+
     def add(self, memories: Tensor) -> Tensor:
         """Store more memories (M, D) and return their numbers.
 
