@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from hopfy import AssociativeMemory
+from hopfy.memory._store import Store
+from hopfy.memory._turns import Turns
 
 
 def together(*jobs: Callable[[], None]) -> None:
@@ -146,7 +149,20 @@ def test_the_first_additions_of_two_threads_both_count():
         assert sorted(memory.ids.tolist()) == [0, 1, 2, 3, 4]
 
 
-def test_a_change_lets_recalls_finish_but_not_for_ever() -> None:
+def test_a_replaced_pattern_is_never_seen_twice(monkeypatch):
+    memory = AssociativeMemory(beta=1.0).fit(torch.randn(50, 3))
+    append, counts = Store._append, []
+
+    def watched(store: Store, *arguments: object) -> None:
+        append(store, *arguments)
+        counts.append(len(store.snapshot()))  # what a recall sees as soon as it is published
+
+    monkeypatch.setattr(Store, "_append", watched)
+    memory.update([7], patterns=torch.randn(1, 3))
+    assert counts == [50]
+
+
+def test_recalls_and_changes_wait_for_each_other_but_not_for_ever() -> None:
     memory = AssociativeMemory(beta=1.0).fit(torch.eye(4))
     turns = memory._writer.turns
     with turns, turns:  # two recalls that never end
@@ -155,7 +171,42 @@ def test_a_change_lets_recalls_finish_but_not_for_ever() -> None:
             memory.remove([0])
             assert len(memory.recall(torch.eye(4))) == 4  # a recall of the writer's own
     assert len(memory) == 4
-    assert turns._recalls == 0
+    with turns.change():  # a change that never ends
+        assert len(memory.recall(torch.eye(4))) == 4
+        assert len(memory.recall(torch.eye(4))) == 4
+    assert (turns.recalls, turns.changes) == (0, 0)
     with pytest.raises(ValueError, match="finite"):
         memory.recall(torch.full((4,), torch.nan))
-    assert turns._recalls == 0  # also after an error
+    with pytest.raises(KeyError):
+        memory.remove([99])
+    assert (turns.recalls, turns.changes) == (0, 0)  # also after an error
+
+
+def test_one_reader_and_one_writer_alternate() -> None:
+    turns = Turns()
+    events: list[str] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2.0)  # also how long one waits for the other
+
+    def read() -> None:
+        for _ in range(20):
+            with turns:
+                events.append("r")
+                time.sleep(0.001)
+                events.append("R")
+
+    def write() -> None:
+        for _ in range(20):
+            with turns.change():
+                events.append("w")
+                time.sleep(0.001)
+                events.append("W")
+
+    try:
+        together(read, write)
+    finally:
+        sys.setswitchinterval(interval)
+    story = "".join(events)
+    assert story.replace("rR", "").replace("wW", "") == ""  # none beside another
+    assert "wWwWwW" not in story[: story.rindex("R")]
+    assert "rRrRrR" not in story[: story.rindex("W")]

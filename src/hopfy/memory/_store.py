@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -288,8 +288,7 @@ class Store:
             old = self.places_of(ids)
             if len(set(ids.tolist())) < ids.numel():
                 raise ValueError("expected ids that are different, got some of them twice.")
-            self._append(patterns, values, ids)
-            self._live.removed.update(old.tolist())
+            self._append(patterns, values, ids, old.tolist())
 
     def places_of(self, ids: Tensor) -> Tensor:
         """The rows of these ids; a KeyError if one of them is not there."""
@@ -317,7 +316,10 @@ class Store:
         with self._lock:
             return one in self._places()
 
-    def _append(self, patterns: Tensor, values: Tensor | None, ids: Tensor) -> None:
+    def _append(
+        self, patterns: Tensor, values: Tensor | None, ids: Tensor, replaced: Sequence[int] = ()
+    ) -> None:
+        """Store patterns behind the others; the rows that they replace go at the same moment."""
         live, before = self._live, self._live.snapshot.contents
         used, count = before.rows.shape[0], patterns.shape[0]
         known = live.snapshot.separations_so_far
@@ -351,6 +353,7 @@ class Store:
             self._place.put(zip(ids.tolist(), range(used, used + count), strict=True))
         self.next_id = max(self.next_id, int(ids.max()) + 1) if count else self.next_id
         snapshot = Snapshot(stored, known, index, live.snapshot.queries_seen)
+        live.removed.update(replaced)  # who sees this already waits for the lock
         self._live = live._replace(snapshot=snapshot, rows=rows, ids=numbers, values=kept)
 
     def _new_ids(self, ids: Tensor | None, count: int) -> Tensor:

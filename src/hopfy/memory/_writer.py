@@ -40,58 +40,55 @@ class Writer:
     # ------------------------------------------------------------------ changes
 
     def add(self, patterns: ArrayLike, values: ArrayLike | None, ids: Tensor | None) -> Tensor:
-        with self._turn():
-            store = self._current()
-            contents = None if store is None else store.contents
-            rows = self._rows(patterns, contents)
-            codec = self._codec(values, contents)
-            stored = self._values(values, rows.shape[0], contents, codec)
-            if store is None:
-                store = self._empty(rows, stored, codec)
-            if self._plain:
-                new = store.add(rows, stored, ids)
-                self.store = store
-                return new
-            draft = store.fork()
-            new = draft.add(rows, stored, ids)
+        with self._lock:
+            with self.turns.change():
+                store = self._current()
+                contents = None if store is None else store.contents
+                rows = self._rows(patterns, contents)
+                codec = self._codec(values, contents)
+                stored = self._values(values, rows.shape[0], contents, codec)
+                if store is None:
+                    store = self._empty(rows, stored, codec)
+                draft = self._draft_of(store)
+                new = draft.add(rows, stored, ids)
             self._record(draft, {"op": "add", "ids": new, "patterns": rows, "values": stored})
             return new
 
     def remove(self, ids: Tensor) -> None:
-        with self._turn():
-            store = self._current()
-            if store is None:
-                raise KeyError(f"expected ids that are stored, got {ids[:5].tolist()} (empty).")
-            if self._plain:
-                store.remove(ids)
-                return
-            draft = store.fork()
-            draft.remove(ids)
+        with self._lock:
+            with self.turns.change():
+                draft = self._draft_of(self._filled(ids))
+                draft.remove(ids)
             self._record(draft, {"op": "remove", "ids": ids})
 
     def replace(self, ids: Tensor, patterns: ArrayLike | None, values: ArrayLike | None) -> None:
         """Other patterns, values or both for these ids."""
-        with self._turn():
-            store = self._current()
-            if store is None:
-                raise KeyError(f"expected ids that are stored, got {ids[:5].tolist()} (empty).")
-            contents, places = store.contents, store.places_of(ids)
-            if patterns is None:
-                rows = contents.patterns[places.to(contents.rows.device)]
-            else:
-                rows = self._rows(patterns, contents)
-            if rows.shape[0] != ids.numel():
-                raise ValueError(
-                    f"expected one pattern for each of the {ids.numel()} ids, got {rows.shape[0]}."
-                )
-            stored = None if contents.values is None else contents.values[places]
-            if values is not None:
-                stored = self._values(values, ids.numel(), contents, contents.codec)
-            draft = store if self._plain else store.fork()
-            draft.replace(ids, rows, stored)
-            if not self._plain:
-                change = {"op": "replace", "ids": ids, "patterns": rows, "values": stored}
-                self._record(draft, change)
+        with self._lock:
+            with self.turns.change():
+                store = self._filled(ids)
+                contents, places = store.contents, store.places_of(ids)
+                if patterns is None:
+                    rows = contents.patterns[places.to(contents.rows.device)]
+                else:
+                    rows = self._rows(patterns, contents)
+                if rows.shape[0] != ids.numel():
+                    raise ValueError(
+                        f"expected one pattern for each of the {ids.numel()} ids, "
+                        f"got {rows.shape[0]}."
+                    )
+                stored = None if contents.values is None else contents.values[places]
+                if values is not None:
+                    stored = self._values(values, ids.numel(), contents, contents.codec)
+                draft = self._draft_of(store)
+                draft.replace(ids, rows, stored)
+            self._record(draft, {"op": "replace", "ids": ids, "patterns": rows, "values": stored})
+
+    def _filled(self, ids: Tensor) -> Store:
+        """The present store; these ids are looked for in it."""
+        store = self._current()
+        if store is None:
+            raise KeyError(f"expected ids that are stored, got {ids[:5].tolist()} (empty).")
+        return store
 
     def clear(self, patterns: ArrayLike, values: ArrayLike | None) -> None:
         """Forget everything and store these patterns instead."""
@@ -108,7 +105,7 @@ class Writer:
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Changes inside become visible together at the end, or not at all."""
-        with self._turn():
+        with self._lock:
             if self._open_batch:
                 yield
                 return
@@ -122,23 +119,15 @@ class Writer:
             finally:
                 self._open_batch, self._draft, self._changes = False, None, []
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One change at a time; inside a batch the lock is held already."""
-        if not self._open_batch:
-            self.turns.let_recalls_finish()
-        with self._lock:
-            yield
-
-    @property
-    def _plain(self) -> bool:
-        """Nothing to record and nothing to take back: changes go straight to the store."""
-        return self.journal is None and not self._open_batch
-
     def _current(self) -> Store | None:
         return self._draft if self._open_batch else self.store
 
+    def _draft_of(self, store: Store) -> Store:
+        """A store to change: the present one, where nothing is recorded or taken back."""
+        return store if self.journal is None and not self._open_batch else store.fork()
+
     def _record(self, draft: Store, change: Change) -> None:
+        """Publish a change that was made; it is in the journal first, if there is one."""
         if self._open_batch:
             self._draft = draft
             self._changes.append(change)
