@@ -312,3 +312,59 @@ def test_bad_requests_get_a_descriptive_error() -> None:
     with pytest.raises(ValueError, match="every beta"):
         index.weights(torch.randn(2, 3), hopfy.Tsallis(2.0), torch.tensor([1.0, 0.0]))
     assert Rows(index.memories, None).memories.shape == (5, 3)
+
+
+def test_indexes_that_share_a_plan_keep_their_own_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randn(6, 200, generator=generator)
+
+    def rows(count: int) -> Tensor:
+        return torch.randn(count, 6, generator=generator) @ factors
+
+    first = rows(4200)
+    one = ExactIndex(first, 0)
+    one.add(rows(20))  # now there is room behind the rows
+    two, late = one.copy(), one.copy()
+    more, other = rows(30), rows(30)
+    one.add(more)
+    two.add(other)
+    before = one.planned()
+    one.add(rows(10))  # from a state without a plan
+    found = {"one": one.planned(), "two": two.planned(), "late": late.planned(), "before": before}
+    kept = torch.arange(0, one.memories.shape[0], 3)
+    found["restricted"] = one.planned().restricted(kept).planned()
+    for name, index in found.items():
+        assert index.chooses_directions, name
+        assert index.directions > 0, name
+        queries = torch.cat([index.memories[-40:], rows(10)])  # stored ones, and others
+        fresh = ExactIndex(index.memories, 0)
+        for metric in ("inner", "euclidean"):
+            got, expected = (i.top(queries, 3, metric=metric) for i in (index, fresh))
+            assert torch.equal(got.indices, expected.indices), name
+            assert torch.equal(got.scores, expected.scores), name
+        members = torch.arange(len(index) - 40, len(index)).unsqueeze(1)
+        lead = torch.full((40,), 0.1, dtype=torch.float64)
+        assert torch.equal(index.verdicts(members, lead), fresh.verdicts(members, lead)), name
+
+
+def test_a_plan_is_made_once_for_rows_that_grow_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopfy.search import _state
+
+    plans: list[int] = []
+    plan = _state.planned_bounds
+    monkeypatch.setattr(_state, "planned_bounds", lambda r: (plans.append(len(r)), plan(r))[1])
+    frames: list[int] = []
+    frame = _state.leading_frame
+    monkeypatch.setattr(
+        _state, "leading_frame", lambda r, k: (frames.append(len(r)), frame(r, k))[1]
+    )
+    buffer = torch.randn(4300, 40)
+    states = [ExactIndex.over(buffer[:4100], 0)]
+    for count in range(4110, 4200, 10):
+        states.append(states[-1].extended(buffer[:count]))  # before the other has a plan
+    members = torch.arange(20).unsqueeze(1)
+    lead = torch.full((20,), 0.1, dtype=torch.float64)
+    for index in states:
+        index.planned().verdicts(members, lead)
+    assert plans == [4100]
+    assert frames == [4100]

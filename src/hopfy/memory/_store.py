@@ -100,15 +100,12 @@ class Snapshot:
         with self._lock:
             self.queries_seen += queries
             if self._index is None:
-                self._index = self._new_index(0)
+                lifted = self.contents.radius is not None
+                self._index = ExactIndex.over(rows, 0, lifted=lifted)
             many = rows.shape[0] >= _MANY and not self.contents.mapped
             if many and not self._index.chooses_directions and self.queries_seen >= rows.shape[1]:
-                self._index = self._new_index(None)
+                self._index = self._index.planned()
             return self._index
-
-    def _new_index(self, directions: int | None) -> ExactIndex:
-        lifted = self.contents.radius is not None
-        return ExactIndex.over(self.contents.rows, directions, lifted=lifted)
 
     @property
     def index_so_far(self) -> ExactIndex | None:

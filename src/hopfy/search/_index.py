@@ -235,6 +235,13 @@ class ExactIndex:
             )
         return self._with(state.extended(memories))
 
+    def planned(self) -> ExactIndex:
+        """The same index with directions chosen from its memories, as by ``directions=None``.
+
+        Indexes that were `extended` from one another choose once.
+        """
+        return self._with(self._state.planned())
+
     def without(self, places: Tensor) -> ExactIndex:
         """The same index with the rows at ``places`` gone; the others keep their places."""
         return self._with(self._state.without(places))

@@ -18,6 +18,7 @@ from hopfy.search._bounds import BLOCK, Partial, Plain, block_maxima, rounding
 from hopfy.search._plan import planned_bounds, principal_bounds
 from hopfy.search._principal import Principal, leading_frame
 from hopfy.search._problem import TIES, Problem
+from hopfy.search._shared import SharedBounds
 from hopfy.search._sweep import Rows
 
 __all__ = ["ProvenLeads", "State"]
@@ -57,6 +58,7 @@ class State:
         directions: as the user asked for.
         planned_for: how many memories there were when the directions were chosen.
         lifted: whether the last coordinate is no part of the pattern (see `hopfy.memory`).
+        shared: bounds that this state and those that it was extended to make once for all of them.
         derived: what was made of these when it was first needed.
     """
 
@@ -70,6 +72,7 @@ class State:
     directions: int | None
     planned_for: int
     lifted: bool
+    shared: SharedBounds = field(default_factory=SharedBounds)
     derived: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -92,10 +95,10 @@ class State:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "derived": {}, "_lock": None}
+        return {**self.__dict__, "derived": {}, "shared": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state | {"_lock": threading.Lock()})
+        self.__dict__.update(state | {"shared": SharedBounds(), "_lock": threading.Lock()})
 
     def __len__(self) -> int:
         """How many memories are alive."""
@@ -143,6 +146,7 @@ class State:
         principal = self.principal
         if principal is not None and new:
             principal = principal.extended(rows)
+        same_buffer = memories.data_ptr() == self.memories.data_ptr()
         return replace(
             self,
             memories=memories,
@@ -152,6 +156,7 @@ class State:
             alive=alive,
             numbers=numbers,
             next_number=self.next_number + new,
+            shared=self.shared if same_buffer else self.shared.moved(count),
             derived=self._extended_bias(memories, norms),
             _lock=threading.Lock(),
         )
@@ -194,7 +199,24 @@ class State:
             plain=_plain(memories, norms),
             alive=None if alive is None or bool(alive.all()) else alive,
             numbers=numbers,
+            shared=self.shared.taken(self.memories, kept),
             derived={},
+            _lock=threading.Lock(),
+        )
+
+    def planned(self) -> State:
+        """The same with directions chosen from the memories, if they were not yet."""
+        if self.directions is None or not self.is_compiled or not self.stored:
+            return self
+        principal = self.shared.get("plan", self.memories, lambda: _plan(self.memories, None))
+        with self._lock:
+            derived = {key: made for key, made in self.derived.items() if key != "euclidean"}
+        return replace(
+            self,
+            principal=principal,
+            directions=None,
+            planned_for=self.stored,
+            derived=derived,
             _lock=threading.Lock(),
         )
 
@@ -302,12 +324,12 @@ class State:
         if not bool((problem.floors > -torch.inf).all()):
             return None
         with self._lock:
-            if "guard" not in self.derived:
-                with outside_autocast(self.memories):
-                    frame = leading_frame(self.memories, (3 * self.size) // 8)
-                    self.derived["guard"] = Principal.of(self.memories, frame, frame.basis.shape[1])
-            guard: Principal = self.derived["guard"]
-            return guard
+            return self.shared.get("guard", self.memories, self._make_guard)
+
+    def _make_guard(self) -> Principal:
+        with outside_autocast(self.memories):
+            frame = leading_frame(self.memories, (3 * self.size) // 8)
+            return Principal.of(self.memories, frame, frame.basis.shape[1])
 
     def _make_bias(self) -> _Bias:
         lift = 0.0
