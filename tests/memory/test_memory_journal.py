@@ -172,6 +172,66 @@ def test_a_full_disk_changes_nothing(path, monkeypatch):
         assert content(again) == expected
 
 
+def replace_in_a_batch(memory):
+    with memory.batch():
+        memory.remove([0])
+        memory.add(torch.randn(50, 4), values="other")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")
+def test_a_disk_that_is_really_full_loses_nothing(path):
+    import resource
+
+    memory = AssociativeMemory.open(path, beta=1.0)
+    memory.add(torch.eye(4), values=["a", "b", "c", "d"])
+    before, size = content(memory), os.path.getsize(str(path) + ".journal")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 300, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            memory.add(torch.randn(50, 4), values="new")
+        with pytest.raises(OSError, match="File too large"):
+            replace_in_a_batch(memory)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        with pytest.raises(OSError, match="File too large"):
+            memory.compact()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert content(memory) == before
+    assert os.path.getsize(str(path) + ".journal") == size
+    memory.add(torch.ones(1, 4), values="later")  # there is room again
+    expected = content(memory)
+    memory.close()
+    with AssociativeMemory.open(path) as again:
+        assert content(again) == expected
+        again.compact()
+    assert content(AssociativeMemory.load(path)) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_cannot_write_into_the_journal_of_its_parent(path):
+    script = """
+import os, sys, torch, hopfy
+memory = hopfy.AssociativeMemory.open(sys.argv[1], beta=1.0)
+memory.add(torch.eye(3))
+child = os.fork()
+if not child:
+    for change in (lambda: memory.add(torch.ones(1, 3)), lambda: memory.remove([0]), memory.compact):
+        try:
+            change()
+        except BlockingIOError as error:
+            assert "forked" in str(error) and len(memory) == 3, error
+        else:
+            os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+memory.add(torch.ones(2, 3))
+"""
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    with AssociativeMemory.open(path) as memory:
+        assert len(memory) == 5
+
+
 # One process imports hopfy; each line that it gets starts a child that writes until it is killed.
 SCRIPT = """
 import os, sys, torch, hopfy

@@ -12,10 +12,15 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
 
 import hopfy
 from hopfy import AssociativeMemory
+
+PATTERNS = np.random.default_rng(0).normal(size=(8, 4))
 
 
 def small(values=None, **options):
@@ -30,7 +35,7 @@ def test_looking_up_by_id():
     assert torch.equal(memory[2].pattern, torch.eye(4)[2])
     assert memory.get(np.int64(3)).value == 8
     assert small()[0].value is None
-    with pytest.raises(KeyError, match=r"expected ids that are stored, got \[9\]"):
+    with pytest.raises(KeyError, match="expected an id that is stored, got 9"):
         memory.get(9)
     with pytest.raises(KeyError, match="empty"):
         AssociativeMemory()[0]
@@ -164,7 +169,7 @@ def test_neighbors_are_exact_and_ties_go_to_the_first(compare):
     expected = kept[order]
     assert torch.equal(found.ids, torch.where(expected >= 300, expected + 700, expected))
     torch.testing.assert_close(found.scores, scores.gather(-1, order))
-    with pytest.raises(ValueError, match="expected k from 1"):
+    with pytest.raises(ValueError, match="expected k to be an integer from 1 to"):
         memory.neighbors(queries, k=0)
 
 
@@ -237,3 +242,121 @@ def test_describe_and_pickle():
     assert hopfy.AssociativeMemory(scratch=1).get_params()["scratch"] == 1
     with pytest.raises(ValueError, match="scratch"):
         AssociativeMemory(scratch=0)
+
+
+def test_a_memory_is_iterated_over_by_its_ids():
+    memory = AssociativeMemory(beta=1.0).fit(PATTERNS)
+    memory.remove([2])
+    assert list(memory) == [0, 1, *range(3, len(PATTERNS))]
+    assert list(AssociativeMemory()) == []
+    with pytest.raises(KeyError, match="expected an id that is stored, got 1180591620717411303424"):
+        memory[2**70]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", ">u2", ">i4", "?", "f2"])
+def test_labels_of_any_integer_dtype_are_recalled(dtype, tmp_path):
+    labels = (np.arange(len(PATTERNS)) % 2).astype(dtype)
+    memory = AssociativeMemory(beta=5.0).fit(PATTERNS, labels)
+    assert np.array_equal(memory.predict(PATTERNS), labels)
+    with AssociativeMemory.open(tmp_path / "memory.hopfy", beta=5.0) as filed:
+        filed.add(PATTERNS, labels)
+    loaded = AssociativeMemory.load(tmp_path / "memory.hopfy")
+    with AssociativeMemory.open(tmp_path / "memory.hopfy") as again:
+        assert len(loaded) == 0  # the journal holds it
+        assert np.array_equal(again.predict(PATTERNS), labels)
+
+
+def test_labels_beyond_what_integers_hold_are_refused():
+    with pytest.raises(ValueError, match="below 2\\*\\*63"):
+        AssociativeMemory().fit(PATTERNS[:1], np.array([2**63], dtype=np.uint64))
+
+
+def test_mixed_values_keep_their_types():
+    memory = AssociativeMemory(beta=5.0).fit(PATTERNS[:4], ["a", 1, "1", None])
+    assert [memory[one].value for one in memory] == ["a", 1, "1", None]
+    pairs = AssociativeMemory(beta=5.0).fit(PATTERNS[:2], [(1, "a"), (2, "b")])
+    assert [pairs[one].value for one in pairs] == [[1, "a"], [2, "b"]]
+    texts = AssociativeMemory(beta=5.0).fit(PATTERNS[:2], ["a\0", "a"])
+    assert [texts[one].value for one in texts] == ["a\0", "a"]
+
+
+def test_separations_too_small_for_a_finite_beta_are_one_message():
+    memory = AssociativeMemory().fit(np.eye(3) * 1e-160)
+    with pytest.raises(ValueError, match="finite beta can resolve"):
+        memory.recall(np.eye(3)[0] * 1e-160)
+
+
+def test_scikit_learn_searches_and_pipelines():
+    digits, labels = load_digits(return_X_y=True)
+    digits, names = digits[:300], np.array([f"digit {label}" for label in labels[:300]])
+    scores = cross_val_score(make_pipeline(StandardScaler(), AssociativeMemory()), digits, names)
+    assert scores.min() > 0.75
+    scores = cross_val_score(AssociativeMemory(), digits, names, scoring="f1_macro", cv=3)
+    assert scores.min() > 0.75
+    grid = {"beta": ["auto", 0.01], "compare": ["dot", "distance"]}
+    search = GridSearchCV(AssociativeMemory(), grid, cv=2).fit(digits, names)
+    assert search.best_params_["compare"] == "distance"
+    memory = AssociativeMemory()
+    with pytest.raises(Exception, match="not fitted"):
+        check_is_fitted(memory)
+    check_is_fitted(memory.fit(digits, names))
+    assert memory.n_features_in_ == 64
+    assert list(memory.classes_) == sorted(set(names))
+    assert not hasattr(AssociativeMemory(), "n_features_in_")
+    assert not hasattr(AssociativeMemory().fit(digits), "classes_")
+
+
+def test_set_params_keeps_what_is_stored(tmp_path):
+    memory = AssociativeMemory().fit(PATTERNS, list("abcdefgh"))
+    memory.remove([7, 2])
+    memory.set_params(beta=3.0, compare="dot", omega="1.5-entmax")
+    assert repr(memory) == repr(AssociativeMemory("1.5-entmax", 3.0, compare="dot"))[:18] + (
+        "6 patterns, omega=Tsallis(alpha=1.5), beta=3, compare='dot')"
+    )
+    assert [(one, memory[one].value) for one in memory] == [
+        (0, "a"), (1, "b"), (3, "d"), (4, "e"), (5, "f"), (6, "g")
+    ]  # fmt: skip
+    assert np.array_equal(memory[3].pattern, PATTERNS[3])
+    assert memory.add(PATTERNS[2], values="x") == [8]  # an id is never used twice
+    with pytest.raises(ValueError, match="expected beta"):
+        memory.set_params(omega="sparsemax", beta=-1.0)
+    assert memory.get_params()["omega"] == "1.5-entmax"
+    assert len(memory) == 7
+    with (
+        AssociativeMemory.open(tmp_path / "memory.hopfy") as filed,
+        pytest.raises(ValueError, match="lives in no file"),
+    ):
+        filed.set_params(beta=2.0)
+
+
+@pytest.mark.parametrize(
+    ("omega", "beta", "scratch"),
+    [("sparsemax", 10.0, 1 << 20), ("sparsemax", 1e-3, 1 << 20), ("sparsemax", 1e-3, 100),
+     ("softmax", 1.0, 1 << 20)],
+)  # fmt: skip
+def test_recalls_can_be_pickled(omega, beta, scratch):
+    memory = AssociativeMemory(omega, beta, scratch=scratch).fit(PATTERNS, np.arange(8))
+    recall = memory.recall(PATTERNS[:3])
+    again = pickle.loads(pickle.dumps(recall))
+    assert repr(again) == repr(recall)
+    assert np.array_equal(again.patterns, recall.patterns)
+    for one, two in zip(again.weights(1), recall.weights(1), strict=True):
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "2", None])
+def test_numbers_of_steps_are_checked_on_every_path(steps):
+    for omega in ("sparsemax", "softmax"):
+        memory = AssociativeMemory(omega, 1.0).fit(PATTERNS)
+        for queries in (PATTERNS[:1], PATTERNS * np.nan):
+            with pytest.raises(ValueError, match="expected max_steps to be an integer >= 1"):
+                memory.recall(queries, max_steps=steps)
+
+
+def test_counts_may_be_of_any_integer_type():
+    memory = AssociativeMemory(scratch=np.int64(1 << 20)).fit(PATTERNS)
+    assert memory.neighbors(PATTERNS[:1], k=np.int64(2)).ids.shape == (1, 2)
+    assert memory.recall(PATTERNS[:1], max_steps=np.int32(3)).certified.all()
+    wide = np.arange(8).astype(np.longlong)  # a type of its own on Linux
+    assert memory.fit(PATTERNS, wide).predict(PATTERNS).dtype.kind == "i"
+    assert list(memory.add(PATTERNS[:2] + 1, values=[0, 1], ids=wide[:2] + 50)) == [50, 51]

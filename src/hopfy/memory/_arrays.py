@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hopfy.memory._equal_lengths import squared_lengths
 
 __all__ = [
     "ArrayLike",
+    "as_count",
     "as_ids",
     "as_mask",
     "as_patterns",
@@ -37,10 +39,12 @@ def as_tensor(array: ArrayLike, name: str) -> Tensor:
         if raw.dtype.kind not in "biuf":
             raise TypeError(
                 f"expected {name} to hold real numbers, got {type(array).__name__} of dtype "
-                f"{raw.dtype}; encode labels as integers (numpy.unique(..., return_inverse=True))."
+                f"{raw.dtype}."
             )
         if not raw.flags.writeable or raw.dtype.byteorder == ">" or any(s < 0 for s in raw.strides):
             raw = np.array(raw, dtype=raw.dtype.newbyteorder("="))
+        if raw.dtype.kind in "iu":  # C's long long has a type of its own
+            raw = raw.astype(f"{raw.dtype.kind}{raw.dtype.itemsize}", copy=False)
         try:
             tensor = torch.from_numpy(raw)
         except TypeError:
@@ -48,6 +52,18 @@ def as_tensor(array: ArrayLike, name: str) -> Tensor:
     if tensor.is_complex() or tensor.is_sparse or tensor.is_quantized:
         raise TypeError(f"expected {name} to hold dense real numbers, got {tensor.dtype}.")
     return tensor
+
+
+def as_count(number: Any, name: str, most: int | None = None) -> int:
+    """An integer from 1 to ``most``."""
+    try:
+        count = 0 if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        count = 0
+    if count < 1 or (most is not None and count > most):
+        bound = ">= 1" if most is None else f"from 1 to {most}"
+        raise ValueError(f"expected {name} to be an integer {bound}, got {number!r}.")
+    return count
 
 
 def in_kind_of(answer: Tensor, question: ArrayLike) -> Any:
@@ -140,6 +156,8 @@ def as_mask(mask: ArrayLike | None, queries: Tensor) -> Tensor | None:
 def as_values(values: ArrayLike, count: int, like: Tensor | None) -> Tensor:
     """One value (a number or an array) per pattern, in the dtype and shape of the stored ones."""
     tensor = as_tensor(values, "values")
+    if tensor.dtype in _SIGNED:
+        tensor = _signed(tensor)
     if tensor.ndim == 0:
         tensor = tensor.expand(count)  # one value for all
     if tensor.shape[0] != count:
@@ -159,6 +177,24 @@ def as_values(values: ArrayLike, count: int, like: Tensor | None) -> Tensor:
             "values are averaged and integers vote, so they do not mix."
         )
     return tensor.to(like.dtype)
+
+
+# Torch selects no rows of these unsigned integers.
+_SIGNED = {
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+}
+
+
+def _signed(values: Tensor) -> Tensor:
+    """Unsigned integers in a signed dtype that holds them."""
+    signed = values.to(_SIGNED[values.dtype])
+    if values.dtype is torch.uint64 and bool((signed < 0).any()):
+        raise ValueError(
+            "expected integer values below 2**63, got larger ones; store them as texts."
+        )
+    return signed
 
 
 def as_ids(ids: ArrayLike, name: str = "ids") -> Tensor:

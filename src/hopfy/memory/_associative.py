@@ -18,6 +18,7 @@ from hopfy._runtime.precision import outside_autocast
 from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.memory._arrays import (
     ArrayLike,
+    as_count,
     as_ids,
     as_mask,
     as_queries,
@@ -92,9 +93,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         device: torch.device | str = "cpu",
         scratch: int = _SCRATCH,
     ) -> None:
-        if isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 1:
-            raise ValueError(f"expected scratch to be a number of bytes >= 1, got {scratch!r}.")
-        self._scratch = scratch
+        self._scratch = as_count(scratch, "scratch (bytes)")
         self._given: dict[str, Any] = {
             "omega": omega, "beta": beta, "compare": compare, "device": device, "scratch": scratch
         }  # fmt: skip
@@ -167,12 +166,15 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         store = self._store
         if store is None:
             raise KeyError(f"expected an id that is stored, got {number} (the memory is empty).")
-        place = int(store.places_of(torch.tensor([number], device="cpu"))[0])
-        contents = store.contents
+        place, contents = store.place_of(number)
         return Entry(number, contents.patterns[place].clone(), value_at(contents, place))
 
     def __getitem__(self, one: int) -> Entry:
         return self.get(one)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids, oldest first."""
+        return iter(self.ids.tolist())
 
     def __len__(self) -> int:
         store = self._store
@@ -195,8 +197,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
 
     def chunks(self, size: int = 1024) -> Iterator[Chunk]:
         """Copies of what is stored, ``size`` patterns at a time, from one state of the memory."""
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"expected size to be an integer >= 1, got {size!r}.")
+        size = as_count(size, "size")
         store = self._store
         contents = None if store is None else store.snapshot().contents
         return iter(()) if contents is None else chunks_of(contents, size)
@@ -218,6 +219,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         A cue of zeros is a cue like any other: under ``"distance"`` it leads to the patterns
         nearest to the origin, under ``"dot"`` all patterns score alike and it leads to their mean.
         """
+        max_steps = as_count(max_steps, "max_steps")
         with self._writer.turns:
             return self._recall(queries, mask, max_steps)
 
@@ -281,8 +283,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         cues = as_queries(queries, contents.patterns.shape[1], contents.rows.dtype).cpu()
         flat = cues.reshape(cues.shape[:-1].numel(), cues.shape[-1])
         _check_cues(flat, None, self._reach(snapshot))
-        if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= len(snapshot):
-            raise ValueError(f"expected k from 1 to the {len(snapshot)} patterns, got {k!r}.")
+        k = as_count(k, "k", len(snapshot))
         metric = "inner" if contents.radius is None else "euclidean"
         with self._writer.turns:
             top = snapshot.index(flat.shape[0]).top(flat, k, metric=metric)  # type: ignore[arg-type]
@@ -456,6 +457,6 @@ def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:
     try:
         check_finite(seen, "queries")
     except ValueError as error:
-        hint = "" if known is not None else " Or pass mask=~isnan(queries) to fill them in."
+        hint = "" if known is not None else " `recall` fills them in with mask=~isnan(queries)."
         raise ValueError(f"{error}{hint}") from None
     raise ValueError(f"expected queries whose scores fit {cues.dtype}, got longer ones.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,12 @@ class Estimator:
 
         def predict(self, queries: ArrayLike) -> Any: ...
 
+        def chunks(self, size: int = 1024) -> Iterator[Any]: ...
+
+        def __len__(self) -> int: ...
+
+        def _with_params(self, params: dict[str, Any]) -> Self: ...
+
     def score(self, queries: ArrayLike, values: ArrayLike) -> float:
         """How well `predict` agrees: accuracy for labels, R² for floating values."""
         predicted, expected = self.predict(queries), values
@@ -43,12 +50,31 @@ class Estimator:
         return dict(self._given)
 
     def set_params(self, **params: Any) -> Self:
-        """Change constructor arguments; the memory must be empty, as `fit` follows."""
+        """Change constructor arguments; what is stored stays. If one is wrong, nothing changes."""
         unknown = set(params) - set(self._given)
         if unknown:
             raise ValueError(f"expected parameters among {sorted(self._given)}, got {unknown}.")
-        self.__init__(**{**self._given, **params})  # type: ignore[misc]
+        if params:
+            self.__dict__ = self._with_params({**self._given, **params}).__dict__
         return self
+
+    @property
+    def classes_(self) -> Any:
+        """The different labels that are stored, sorted; for scikit-learn."""
+        found = [chunk.values for chunk in self.chunks() if chunk.values is not None]
+        if not found:
+            raise AttributeError("a memory without values has no classes_.")
+        return np.unique(np.concatenate([np.asarray(values) for values in found]))
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of coordinates; for scikit-learn."""
+        for chunk in self.chunks(1):
+            return int(chunk.patterns.shape[1])
+        raise AttributeError("an empty memory has no n_features_in_.")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return len(self) > 0
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags

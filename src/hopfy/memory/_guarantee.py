@@ -2,6 +2,7 @@ r"""Which patterns can be recalled exactly, and the beta that makes it so (Prop.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -103,6 +104,11 @@ def guarantee(snapshot: Snapshot, omega: Omega, beta: float | None) -> Guarantee
         hopeful = delta[~hopeless & delta.isfinite()]
         scale = float(hopeful.min()) if hopeful.numel() else max(largest, 1.0)
         beta = _ROOM * omega.margin / scale
+        if beta == math.inf:
+            raise ValueError(
+                f"expected separations that a finite beta can resolve, got {scale:.3g}; rescale the "
+                "patterns, or give beta as a number."
+            )
     return Guarantee(omega.margin, beta, chosen, delta, separations.rival, hopeless)
 
 

@@ -59,6 +59,7 @@ class Journal:
             self._file.close()
             raise
         self._end = 0
+        self._process = os.getpid()
 
     def _lock(self) -> None:
         if sys.platform == "win32":
@@ -132,8 +133,18 @@ class Journal:
 
     def append(self, changes: list[Change]) -> None:
         """Record changes; they are on the disk when this returns, or nothing has changed."""
+        self.check_process()
         table, chunks = _encoded(changes)
         self._write(table, chunks)
+
+    def check_process(self) -> None:
+        """A forked process shares the file and its lock, but not what the other one writes."""
+        if self._process != os.getpid():
+            raise BlockingIOError(
+                f"expected changes of {str(self.path)!r} in process {self._process}, which opened it, "
+                f"got one in process {os.getpid()}, forked from it; open the memory in one process "
+                "only, or read with AssociativeMemory.load."
+            )
 
     def restart(self, generation: int) -> None:
         """Forget all records: the file of this generation contains them."""

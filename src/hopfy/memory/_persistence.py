@@ -84,12 +84,30 @@ class Persistence:
         writer.recorded = None if codec is None else (codec, len(codec.entries))
         return memory
 
+    def _with_params(self, params: dict[str, Any]) -> Self:
+        """A memory with these constructor arguments and the same contents."""
+        if self._writer.journal is not None or self._file is not None:
+            raise ValueError(
+                "expected a memory that lives in no file: the settings of this one are those of its "
+                "file. Save it, and load the copy with mmap=False."
+            )
+        memory, store = type(self)(**params), self._writer.store
+        if store is not None:
+            contents = store.snapshot().contents
+            values = contents.values
+            if values is not None and contents.codec is not None:
+                values = contents.codec.decoded(values)
+            memory._writer.add(contents.patterns, values, contents.ids)
+            memory._writer.keep_next_id(store.next_id)
+        return memory
+
     def compact(self) -> None:
         """Move what the journal holds into the file; the journal is empty afterward."""
         with self._writer.batch():
             journal, path = self._writer.journal, self._writer.path
             if journal is None or path is None:
                 raise ValueError("expected a memory that was opened with AssociativeMemory.open.")
+            journal.check_process()
             self._save(path, self._writer.generation + 1)
             self._writer.generation += 1
             journal.restart(self._writer.generation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from hopfy.memory._dynamics import KINDS, Engine, Piece
 from hopfy.memory._store import Contents
 from hopfy.memory._streamed import Mixture, Streamed
 from hopfy.memory._values import Codec
-from hopfy.network import Kind
-from hopfy.search import SparseRows
+from hopfy.network import HopfieldNetwork, Kind
+from hopfy.search import ExactIndex, SparseRows
 
 __all__ = ["Collector", "Recall", "certain_recall"]
 
@@ -118,10 +119,6 @@ def certain_recall(
         else:
             values = contents.codec.decoded(found.reshape(shape + found.shape[1:]))
     ones = torch.ones_like(rows)
-
-    def weights(row: int) -> tuple[Tensor, Tensor]:
-        return rows[row : row + 1], contents.rows.new_ones(1)
-
     return Recall(
         patterns=out(contents.patterns.index_select(0, rows)),
         ids=out(contents.ids.index_select(0, rows)),
@@ -130,7 +127,7 @@ def certain_recall(
         kind=(Kind.PATTERN,) * rows.numel(),
         size=out(ones),
         steps=out(ones.clone()),
-        _weights=weights,
+        _weights=partial(_alone, rows, contents.rows.dtype),
         _ids=contents.ids,
         _question=question,
     )
@@ -213,25 +210,35 @@ class Collector:
     def _weights(self, contents: Contents) -> Callable[[int], tuple[Tensor, Tensor]]:
         streamed, before = self._streamed, self._before
         if streamed is not None and before is not None:
-            return lambda row: streamed.weights(before[row : row + 1]).row(0)
+            return partial(_streamed_again, streamed, before)
         if self._kept is None:
-            index, network, states = self._engine.index, self._engine.network, self.states
-
-            def again(row: int) -> tuple[Tensor, Tensor]:
-                state = states[row : row + 1]
-                if index is not None:
-                    found = index.weights(state, network.omega, float(network.beta))
-                    return found.to(state.dtype).row(0)
-                with torch.no_grad():
-                    return SparseRows.from_dense(network.weights(state)).row(0)
-
-            return again
+            return partial(_computed_again, self._engine.index, self._engine.network, self.states)
         like = contents.rows[:0, 0]
         nothing = SparseRows.empty(0, contents.rows.shape[0], like)
         kept = SparseRows.assemble(
             [(places, rows.to(like.dtype)) for places, rows in self._kept]
         ) if self._kept else nothing  # fmt: skip
         return kept.row
+
+
+def _alone(rows: Tensor, dtype: torch.dtype, row: int) -> tuple[Tensor, Tensor]:
+    """The weights of a query that one row answers."""
+    return rows[row : row + 1], torch.ones(1, dtype=dtype, device=rows.device)
+
+
+def _streamed_again(streamed: Streamed, before: Tensor, row: int) -> tuple[Tensor, Tensor]:
+    return streamed.weights(before[row : row + 1]).row(0)
+
+
+def _computed_again(
+    index: ExactIndex | None, network: HopfieldNetwork, states: Tensor, row: int
+) -> tuple[Tensor, Tensor]:
+    state = states[row : row + 1]
+    if index is not None:
+        found = index.weights(state, network.omega, float(network.beta))
+        return found.to(state.dtype).row(0)
+    with torch.no_grad():
+        return SparseRows.from_dense(network.weights(state)).row(0)
 
 
 def _read_values(weights: SparseRows, values: Tensor) -> Tensor:

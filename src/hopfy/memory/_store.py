@@ -287,6 +287,14 @@ class Store:
                 raise ValueError("expected ids that are different, got some of them twice.")
             self._append(patterns, values, ids, old.tolist())
 
+    def place_of(self, one: int) -> tuple[int, Contents]:
+        """The row of an id and the contents that it is a row of; a KeyError if it is not there."""
+        with self._lock:
+            row = self._places().get(one)
+            if row is None:
+                raise KeyError(f"expected an id that is stored, got {one}.")
+            return row, self.contents
+
     def places_of(self, ids: Tensor) -> Tensor:
         """The rows of these ids; a KeyError if one of them is not there."""
         with self._lock:

@@ -69,7 +69,7 @@ class Codec:
         if self.kind == "text":
             return text
         if "datetime" in self.kind:
-            return np.datetime64(text)
+            return np.datetime64(text).astype(self.kind)
         return np.array(int(text)).astype(self.kind)[()]
 
     def _code(self, text: str) -> int:
@@ -106,10 +106,16 @@ def codec_for(values: Any) -> str | None:
         return None
     if isinstance(values, dict):
         return "record"
-    if isinstance(values, list | tuple) and any(isinstance(v, dict | list | tuple) for v in values):
-        nested = [v for v in values if isinstance(v, dict)]
-        return "record" if nested else None
-    raw = np.asarray(values)
+    if isinstance(values, list | tuple) and any(isinstance(v, dict) for v in values):
+        return "record"
+    try:
+        raw = np.asarray(values)
+    except ValueError:
+        return None  # ragged rows, which are refused later
+    if isinstance(values, list | tuple) and raw.dtype.kind in "US":
+        kinds = {isinstance(v, str | bytes) for v in values}
+        if kinds != {True}:  # NumPy would write numbers as texts
+            return "record"
     if raw.dtype.kind in _DATES:
         return str(raw.dtype)
     if raw.dtype.kind == "U":

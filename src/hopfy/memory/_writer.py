@@ -54,6 +54,11 @@ class Writer:
             self._record(draft, {"op": "add", "ids": new, "patterns": rows, "values": stored})
             return new
 
+    def keep_next_id(self, next_id: int) -> None:
+        """Count on from an id that was reached elsewhere."""
+        if self.store is not None:
+            self.store.next_id = max(self.store.next_id, next_id)
+
     def remove(self, ids: Tensor) -> None:
         with self._lock:
             with self.turns.change():
@@ -232,7 +237,8 @@ def _codes(codec: Codec, values: ArrayLike, count: int) -> Tensor:
     if isinstance(values, str | bytes | dict) or np.ndim(values) == 0:
         one = values.item() if isinstance(values, np.ndarray) else values
         return codec.encoded([one]).expand(count)
-    listed = list(values) if codec.kind == "record" else list(np.asarray(values).reshape(-1))
+    plain = isinstance(values, list | tuple) or codec.kind == "record"
+    listed = list(values) if plain else list(np.asarray(values).reshape(-1))
     listed = [v.item() if isinstance(v, np.str_ | np.bytes_) else v for v in listed]
     if len(listed) != count:
         raise ValueError(f"expected one value for each of the {count} patterns, got {len(listed)}.")
