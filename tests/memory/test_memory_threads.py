@@ -13,7 +13,7 @@ import torch
 
 from hopfy import AssociativeMemory
 from hopfy.memory._store import Store
-from hopfy.memory._turns import Turns
+from hopfy.memory._turn_taking import Turns
 
 
 def together(*jobs: Callable[[], None]) -> None:
