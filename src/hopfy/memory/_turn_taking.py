@@ -17,7 +17,7 @@ class Turns:
     many short steps, and threads that pass the interpreter to each other at every one of them take
     many times as long. So a change waits for the recalls under way, and recalls that come meanwhile
     wait for it: each at most as long as one thread keeps the interpreter from another anyway
-    (`sys.getswitchinterval`, 5 ms). Nobody waits for a change that has turned out to be long.
+    (`sys.getswitchinterval`, 5 ms). A recall does not wait for a change that has turned out to be long.
 
     >>> turns = Turns()
     >>> with turns:  # a recall
