@@ -2,8 +2,9 @@
 r"""Compiled rows of capped sparsemax, forward and backward.
 
 With distances :math:`d_i = \max\theta - \theta_i` the weights are :math:`\min(u_i, (S - d_i)_+)` for the
-root S of an increasing, piecewise linear function. It is found twice: roughly, and then with distances
-from an entry close to it, which keeps all digits where S is large.
+root S of an increasing, piecewise linear function. It is found roughly, from a guess of where so many
+entries lie that their bounds add up to one, and then exactly on its linear piece. Where S is large it is
+found once more with distances from an entry close to it, which keeps all digits.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ __all__ = ["solve", "vjp"]
 
 SHORT = 128  # in rows up to this size every entry is a candidate
 _STEPS = 200  # the root search needs about five
+_HALVINGS = 6  # of the interval in which S is guessed
+_PIECES = 4  # from a root in float32 the next linear piece is nearly always the last
+_SETTLED = 1e-9  # such a change of S moves no weight of float32
+_FAR = 64.0  # up to this distance the root in float32 lies on the right piece, or next to it
 
 
 def solve(scores, upper):
@@ -69,6 +74,7 @@ def _short_rows(start, stop, scores, bits, options, weights):
     upper, slack = options
     size = scores.shape[1]
     d, caps = np.empty(size + PADDING, scores.dtype), np.empty(size + PADDING, scores.dtype)
+    room, deviations = 0.0, 0.0
     poor = np.int64(-1)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
@@ -76,24 +82,31 @@ def _short_rows(start, stop, scores, bits, options, weights):
         if spoiled or top == -np.inf:
             fill(out, np.nan if spoiled else 0.0)
             continue
-        for i in range(size):
-            d[i] = top - row[i]
-        _copy_caps(upper, r, size, caps)
+        if r == start or upper.shape[0] > 1:
+            room = _copy_caps(upper, r, size, caps)
+            deviations = _quantile(1.0 / max(room, 1.0))
+        total, squares = _distances(row, top, d)
         padded = _close(d, caps, size)
-        if _room(d, caps, padded) <= 1.0:
+        own = room if total < np.inf else _room(d, caps, padded)
+        if own <= 1.0:
             for i in range(size):
                 out[i] = caps[i] if row[i] > -np.inf else 0.0
-            poor = r if _room(d, caps, padded) < 1.0 - slack else poor
+            poor = r if own < 1.0 - slack else poor
             continue
-        s = _root(d, caps, padded, 0.0, _farthest(d, size) + 1.0)
-        if s > 1.0:  # distances from a place near S keep the digits
-            base = row[_last_below(d, size, s)]
+        mean = total / size
+        guess = mean - deviations * math.sqrt(max(squares / size - mean * mean, 0.0))
+        guess = guess + 0.5 * room / size if guess > 0.0 else 1.0  # NaN: entries that are masked
+        s = _root(d, caps, padded, 0.0, _farthest(d, size) + 1.0, guess)
+        if _is_far(row, s):  # distances from a place near S keep the digits
+            top = row[_last_below(d, size, s)]
             for i in range(size):
-                d[i] = base - row[i]
+                d[i] = top - row[i]
             s = _root(d, caps, padded, *_around(d, s))
-        s = _exact_root(d, caps, padded, s)
+            s = _exact_root(d, caps, padded, s)
+        else:
+            s = _on_its_piece(row, top, caps, s)
         for i in range(size):
-            out[i] = _clip(s - np.float64(d[i]), np.float64(caps[i]))
+            out[i] = _clip(s - (np.float64(top) - np.float64(row[i])), np.float64(caps[i]))
     return poor
 
 
@@ -112,7 +125,7 @@ def _long_rows(start, stop, scores, bits, options, weights):
         if spoiled or top == -np.inf:
             continue
         bounds = upper[r if upper.shape[0] > 1 else 0]
-        reach = _guess(np.float64(top), lanes, bounds)
+        guess, reach = _guess(np.float64(top), lanes, bounds)
         count = np.int64(0)
         for _ in range(_STEPS):
             count = collect(row, np.float64(top), reach, d, index)
@@ -128,8 +141,9 @@ def _long_rows(start, stop, scores, bits, options, weights):
                 out[index[j]] = caps[j]
             poor = r if room < 1.0 - slack else poor
             continue
-        s = _root(d, caps, padded, 0.0, reach if reach < np.inf else _farthest(d, count) + 1.0)
-        if s > 1.0:
+        high = reach if reach < np.inf else _farthest(d, count) + 1.0
+        s = _root(d, caps, padded, 0.0, high, guess)
+        if _is_far(row, s):
             base = np.float64(row[index[_last_below(d, count, s)]])
             for j in range(count):
                 d[j] = base - np.float64(row[index[j]])
@@ -141,6 +155,34 @@ def _long_rows(start, stop, scores, bits, options, weights):
 
 
 @inlined
+def _is_far(row, s):
+    """Whether distances from the top, in float64, would lose digits: they are exact for float32."""
+    return s > (_FAR if row.itemsize == 4 else 1.0)
+
+
+@part
+def _distances(row, top, d):
+    """Write ``top - row``; return the sums of the distances and of their squares."""
+    zero = d.dtype.type(0.0)
+    total, squares = zero, zero
+    for i in range(row.shape[0]):
+        distance = top - row[i]
+        d[i] = distance
+        total += distance
+        squares += distance * distance
+    return np.float64(total), np.float64(squares)
+
+
+@inlined
+def _quantile(share):
+    """How many deviations above the mean this share of normal numbers lies (Hastings, to 3e-3)."""
+    tail = min(share, 1.0 - share)
+    t = math.sqrt(-2.0 * math.log(max(tail, 1e-30)))
+    z = t - (2.30753 + 0.27061 * t) / (1.0 + (0.99229 + 0.04481 * t) * t)
+    return z if share < 0.5 else -z
+
+
+@inlined
 def _cap(bounds, i):
     cap = np.float64(bounds[i if bounds.shape[0] > 1 else 0])
     return cap if cap < 1.0 else 1.0
@@ -148,6 +190,7 @@ def _cap(bounds, i):
 
 @part
 def _copy_caps(upper, r, size, caps):
+    """Write the bounds of a row; return their sum."""
     bounds = upper[r if upper.shape[0] > 1 else 0]
     one = caps.dtype.type(1.0)
     if bounds.shape[0] > 1:
@@ -157,6 +200,10 @@ def _copy_caps(upper, r, size, caps):
         cap = bounds[0] if bounds[0] < one else one
         for i in range(size):
             caps[i] = cap
+    room = 0.0
+    for i in range(size):
+        room += np.float64(caps[i])
+    return room
 
 
 @inlined
@@ -169,26 +216,34 @@ def _close(d, caps, count):
 
 @part
 def _guess(top, lanes, bounds):
-    """How far below the top an entry may have weight, going by the first bounds: to be verified."""
+    """Where S may lie, and how far below the top an entry may have weight: both to be verified.
+
+    By the first bounds, so many of the largest entries fill the simplex; the largest entries of the
+    lanes stand for the row's.
+    """
     typical, largest = 0.0, 0.0
     sampled = min(bounds.shape[0], 64)
     for i in range(sampled):
         typical += _cap(bounds, np.int64(i)) / sampled
         largest = max(largest, _cap(bounds, np.int64(i)))
     if typical >= 1.0:
-        return 1.0
-    parts = math.ceil(1.0 / max(typical, 0.5 / LANES))
+        return 1.0, 1.0
+    wanted = min(math.ceil(1.0 / max(typical, 0.5 / LANES)), LANES // 2)
+    total = 0.0
     for j in range(LANES):
-        lanes[j] = top - lanes[j]
-    nearest = 0.0
-    for _ in range(min(parts, LANES // 2)):  # one after the other, the next distance
-        following, place = np.inf, np.int64(0)
+        total += top - lanes[j]
+    low, high = 0.0, 2.0 * total / LANES  # half of the lanes are nearer than twice their mean
+    high = high if high < np.inf else 64.0  # lanes that are masked
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        inside = 0.0
         for j in range(LANES):
-            if lanes[j] < following:
-                following, place = lanes[j], np.int64(j)
-        lanes[place] = np.inf
-        nearest = following
-    return nearest + largest
+            inside += 1.0 if top - lanes[j] <= middle else 0.0
+        if inside >= wanted:
+            high = middle
+        else:
+            low = middle
+    return 0.5 * (low + high + typical), high + largest
 
 
 @part
@@ -222,9 +277,9 @@ def _last_below(d, count, s):
 
 @inlined
 def _around(d, s):
-    """Bounds of the root S once distances count from the entry that `_last_below` found for s."""
+    """Bounds of the root S once distances count from the entry that `_last_below` found for s; a guess."""
     error = 16.0 * s * _epsilon(d)
-    return -1.0 - error, 2.0 + error
+    return -1.0 - error, 2.0 + error, 0.0
 
 
 @inlined
@@ -247,9 +302,9 @@ def _total(d, caps, padded, s):
 
 
 @part
-def _root(d, caps, padded, low, high):
+def _root(d, caps, padded, low, high, guess):
     """Root in [low, high] of ``sum clip(s - d, 0, caps) = 1``, in the dtype of ``d``."""
-    s = low + 1.0 if low + 1.0 < high else high
+    s = guess if low < guess < high else 0.5 * (low + high)
     resolution = 2.0 * _epsilon(d)
     for _ in range(_STEPS):
         total, slope = _step(d, caps, padded, d.dtype.type(s))
@@ -298,6 +353,25 @@ def _exact_root(d, caps, padded, s):
         count += (1.0 if room > zero else 0.0) if room < caps[j] else 0.0
         total += own if room < caps[j] else -full
     return (1.0 + total) / count if count > 0.0 else s
+
+
+@part
+def _on_its_piece(row, top, caps, s):
+    """`_exact_root` with distances in float64; entries that s takes for others are taken anew."""
+    for _ in range(_PIECES):
+        total, count = 0.0, 0.0
+        for i in range(row.shape[0]):
+            distance, cap = np.float64(top) - np.float64(row[i]), np.float64(caps[i])
+            room = s - distance
+            full = cap if room > 0.0 else 0.0
+            own = distance if room > 0.0 else 0.0
+            count += (1.0 if room > 0.0 else 0.0) if room < cap else 0.0
+            total += own if room < cap else -full
+        following = (1.0 + total) / count if count > 0.0 else s
+        if math.fabs(following - s) <= _SETTLED:
+            return following
+        s = following
+    return s
 
 
 @jit
