@@ -45,12 +45,14 @@ def _lowered(found: re.Match[str]) -> str:
 def generate(source: Path) -> None:
     """Pages and pictures that are made from the library and from recorded numbers."""
     from pictures import write_pictures
+    from recall import write_recall
     from reference import write_reference
     from tables import write_tables
 
     write_reference(source / "reference")
     write_tables(source / "generated")
     write_pictures(source / "generated")
+    write_recall(source / "generated")
 
 
 def run_sphinx(source: Path, output: Path, *, examples: bool) -> int:

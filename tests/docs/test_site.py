@@ -123,11 +123,30 @@ def test_every_table_that_a_page_includes_is_written_and_no_other(generator, tmp
     generator("tables").write_tables(tmp_path)
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     included = {name for text in texts for name in re.findall(r"generated/([\w-]+\.md)", text)}
-    assert included == {path.name for path in tmp_path.iterdir()}
+    recall = {name for name in included if name.startswith("recall-")}
+    assert included - recall == {path.name for path in tmp_path.iterdir()}
     for path in tmp_path.iterdir():
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "|" in line]
         assert len(lines) > 2
         assert len({line.count("|") for line in lines}) == 1, path.name
+
+
+def test_recall_experiments_are_shown_from_their_records(generator, tmp_path) -> None:
+    """Each with a light and a dark figure that exist, and two sentences with the record's numbers."""
+    pytest.importorskip("matplotlib")
+    recall = generator("recall")
+    recall.write_recall(tmp_path)
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    for name in recall.EXPERIMENTS:
+        assert f"generated/recall-{name}.md" in page
+        record = f"results/{name}.json"
+        used = record if (ROOT / "docs" / record).exists() else f"results/{name}-laptop.json"
+        assert f"]({used})" in page
+        text = (tmp_path / f"recall-{name}.md").read_text(encoding="utf-8")
+        assert len(re.findall(r"\.(?:\s|$)", text.split(":::")[0])) == 2, name
+        shown = re.findall(r"generated/([\w-]+\.png)", text)
+        assert len(shown) == 2
+        assert all((tmp_path / picture).is_file() for picture in shown)
 
 
 def test_every_picture_that_a_page_shows_is_drawn_and_no_other(generator) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import hopfy
 from hopfy.nn import Hopfield, HopfieldLookup, HopfieldPooling
+from hopfy.omega import Quadratic
 from hopfy.states import Ball, Euclidean, LayerNorm, Sign, Tanh
 
 STATES = [Euclidean(), Ball(1.5), LayerNorm(0.3, 0.8), Sign(), Tanh(2.0)]
@@ -88,6 +89,35 @@ def test_masked_queries_give_zeros_in_every_space() -> None:
     for state in STATES:
         layer = Hopfield(4, state=state)
         assert (layer(torch.randn(2, 3, 4), torch.randn(2, 2, 4), mask=mask)[1] == 0).all()
+
+
+def test_steps_that_grow_without_end_are_refused() -> None:
+    """One step of weights without a bound is linear attention; several need a bounded state."""
+    x = torch.randn(2, 5, 8)
+    assert Hopfield(8, omega=Quadratic())(x).isfinite().all()
+    assert Hopfield(8, omega=Quadratic(), max_steps=9, state="ball")(x).isfinite().all()
+    with pytest.raises(ValueError, match="state space that is bounded"):
+        Hopfield(8, omega=Quadratic(), max_steps=2)
+
+
+@pytest.mark.parametrize("name", ["radius", "shift", "scale", "b"])
+def test_learned_parameters_get_exact_gradients(name: str) -> None:
+    """Through three steps of two heads, against differences."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.tensor(0.8, dtype=torch.float64))
+    makers = {"radius": Ball, "b": Tanh}
+    state = makers[name](parameter) if name in makers else LayerNorm(**{name: parameter})
+    layer = Hopfield(8, heads=2, max_steps=3, state=state, omega="1.5-entmax").double()
+    x, coefficients = torch.randn(2, 2, 5, 8, dtype=torch.float64)
+    own = dict(layer.named_parameters())[f"association.state_{name}"]
+    (gradient,) = torch.autograd.grad((layer(x) * coefficients).sum(), own)
+    ends = []
+    with torch.no_grad():
+        for step in (1e-6, -1e-6):
+            own += step
+            ends.append((layer(x) * coefficients).sum())
+            own -= step
+    torch.testing.assert_close(gradient, (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-6)
 
 
 def test_unknown_states_are_refused() -> None:

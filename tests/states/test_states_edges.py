@@ -8,6 +8,7 @@ from torch import Tensor
 
 import hopfy
 from hopfy import HopfieldNetwork
+from hopfy.network import Kind
 from hopfy.omega import Exponential, Polynomial, Quadratic
 from hopfy.states import Ball, Euclidean, LayerNorm, Sign, State, Tanh
 
@@ -228,3 +229,25 @@ def test_parameters_are_named_in_errors() -> None:
         LayerNorm(torch.inf)
     with pytest.raises(TypeError, match="expected radius to be a number"):
         Ball("one")  # type: ignore[arg-type]
+
+
+def test_only_what_is_stored_is_called_exact() -> None:
+    """One-hot weights recall a stored pattern only if Psi's map leaves it as it is."""
+    generator = torch.Generator().manual_seed(0)
+    points = 3 * torch.randn(8, 30, generator=generator)
+    for state in (Ball(1.0), LayerNorm(), Tanh(2.0)):
+        for patterns in (points, points.expand(2, 8, 30)):
+            net = HopfieldNetwork(patterns, "sparsemax", 5.0, state=state)
+            found = net.retrieve(state(patterns))
+            assert found.converged.all()
+            assert (found.size == 1).all()
+            assert not (found.state == patterns).all(-1).any()
+            assert (found.pattern == -1).all(), state
+            assert set(found.kind) == {Kind.METASTABLE}
+        stored = state.of_patterns(points)
+        sums = HopfieldNetwork(stored, "2-subsets", 50.0, state=state).retrieve(stored)
+        assert set(sums.kind) == {Kind.METASTABLE}
+    kept = Ball(1.0)(points).expand(2, 8, 30)
+    found = HopfieldNetwork(kept, "sparsemax", 50.0, state=Ball(1.0)).retrieve(kept)
+    assert set(found.kind) == {Kind.PATTERN}
+    assert torch.equal(found.pattern, torch.arange(8).expand(2, 8))

@@ -324,10 +324,7 @@ class ShardedHopfieldNetwork:
                 step = self._step(asked.at(old, active))
                 return kept_in_place(old, rows_by_id, step, lambda r, m: certify(active[r], m))
             step = self._step(asked.at(states))
-            rows = step.weights
-            if isinstance(rows, SparseRows):
-                return Step(step.states[active], rows.take(active))
-            return Step(step.states[active], None if rows is None else rows[active])
+            return step.take(active)
 
         def certify(rows: Tensor, members: Tensor) -> Tensor:
             beta = asked.beta.detach()[rows]

@@ -117,6 +117,8 @@ def _judge(outcome: Outcome, active: Tensor, old: Tensor, step: Step, rules: Rul
     """Record what the active rows have become; return which of them leave."""
     new = step.states.detach()
     exact, size, first = _reading(step.weights, new)
+    if step.unmoved is not None:  # else the state is the image of a pattern, or of a sum
+        exact = exact & step.unmoved
     certified = torch.zeros_like(exact)
     certified[exact] = _proofs(active[exact], step.weights, exact, rules)
     wide = torch.float64 if new.device.type == "cpu" else new.dtype

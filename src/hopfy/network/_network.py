@@ -360,10 +360,7 @@ class HopfieldNetwork:
                 step = stepper.step(old, own).mapped(self.state, queries.dtype)
                 return kept_in_place(old, self.memories, step, lambda r, m: prove(active[r], m))
             step = stepper.step(states.reshape(shape), beta).mapped(self.state, queries.dtype)
-            rows = step.weights
-            if isinstance(rows, SparseRows):
-                return Step(step.states[active], rows.take(active))
-            return Step(step.states[active], None if rows is None else rows[active])
+            return step.take(active)
 
         return Rules(
             advance=advance,

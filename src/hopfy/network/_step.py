@@ -37,10 +37,20 @@ class Step(NamedTuple):
         states: (Q, D), the next states; halves may still be in float32.
         weights: on the support if the map is sparse (finite margin); a dense (Q, N) tensor if every
             weight is positive (softmax), or None if an engine streamed it and kept nothing.
+        unmoved: (Q,), where the state's map left the mixture of patterns as it is; None: everywhere.
     """
 
     states: Tensor
     weights: SparseRows | Tensor | None
+    unmoved: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Step:
+        """These rows, in this order."""
+        weights = self.weights
+        if weights is not None:
+            weights = weights.take(rows) if isinstance(weights, SparseRows) else weights[rows]
+        unmoved = None if self.unmoved is None else self.unmoved[rows]
+        return Step(self.states[rows], weights, unmoved)
 
     def mapped(self, state: State, dtype: torch.dtype) -> Step:
         """The step with the state's map, in this dtype; patterns that are states come bit for bit."""
@@ -52,7 +62,7 @@ class Step(NamedTuple):
             whole = self.weights.is_one_hot & state.keeps(mixed)
             exact = torch.where(whole.unsqueeze(-1), mixed.detach(), made.detach())
             made = with_gradient_of(exact, made)
-        return self._replace(states=made)
+        return self._replace(states=made, unmoved=(made.detach() == mixed.detach()).all(-1))
 
 
 class Stepper(Protocol):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hopfy import functional as F
 from hopfy._checks import values_can_be_read
+from hopfy.network import checked_state
 from hopfy.omega import Omega, omega_from
 from hopfy.states import State, state_from
 
@@ -74,6 +75,8 @@ class Association(nn.Module):
         self.max_steps, self.tol, self.dropout = max_steps, tol, dropout
         self.state = as_state(state)
         if isinstance(self.state, State):
+            if max_steps > 1 and isinstance(self.omega, Omega):
+                checked_state(self.state, self.omega)  # one step alone cannot grow without end
             for name, parameter in self.state.tensors().items():
                 if isinstance(parameter, nn.Parameter):
                     self.register_parameter(f"state_{name}", parameter)

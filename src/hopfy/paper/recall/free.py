@@ -73,7 +73,7 @@ class FreeRecall(Experiment[OrderConfig]):
         return (
             f"Share of the {results['stored']} memories that come back: "
             f"{best_and_worst(results['entries'], 'distinct')}. A memory comes back on its own only "
-            "where the map gives it all the weight: mixtures tire together, and their parts are lost."
+            "where the map gives it nearly all the weight: mixtures tire together, and their parts are lost."
         )
 
 
