@@ -14,7 +14,7 @@ __all__ = ["Growing"]
 class Growing:
     """A buffer of rows with room at the end.
 
-    Whoever holds ``rows(n)`` keeps seeing the same n rows: later rows go behind them, or, when
+    A tensor ``rows(n)`` keeps the same n rows: later rows go behind them, or, when
     there is no room or another holder took it, into a copy of twice the size. So n rows added one by
     one cost O(n) copied rows in total.
 

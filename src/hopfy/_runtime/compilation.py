@@ -8,7 +8,10 @@ Compiling takes time that a user waits for, most of it per function and per loop
 
 * a kernel that Python calls is decorated with `jit` and does one thing (one regime of a map);
 * its helpers are `inlined` if they are small, or a `part`, compiled once, if several kernels or
-  several places call them or if they need their own rules of arithmetic;
+  several places call them or if they need their own rules of arithmetic; a `leaf` is a part that
+  needs no counting of references, which makes it a fifth shorter;
+* an argument that is None removes the branches that would use it (a regime without penalties);
+* allocations are compiled for each dtype and for each way to write them: use few;
 * slices, ``x[:] = value`` and exceptions with text cost tenths of a second each: write loops, and
   return codes that the caller in Python turns into an error.
 """

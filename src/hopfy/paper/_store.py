@@ -20,7 +20,7 @@ class Store:
 
     A part is found again by its name and by ``depends_on``, everything its result depends on (the
     configuration with its seed, the data's checksum). If any of that changes, the part is computed
-    anew and the old file stays for whoever returns to the old configuration.
+    again, and the old file stays for the old configuration.
 
     Args:
         folder: made when the first part is written.

@@ -336,7 +336,7 @@ def _mix(work, m):
 def _exchange(work, m):
     """The new subset is a combination of the others: shift weight to it until one of them vanishes.
 
-    The mixture stays; the score rises. Returns that slot and the weight of the newcomer.
+    The mixture stays; the score rises. Returns that slot and the weight of the new subset.
     """
     weight, column = work.vectors[WEIGHT], work.vectors[COLUMN]
     step = np.inf

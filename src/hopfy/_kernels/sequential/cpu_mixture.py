@@ -130,7 +130,7 @@ def _oppose(total, low, high, sizes, size, scratch):
             while left <= 0.0 and size > 0:
                 size -= 1
                 left = sizes[size]
-            # Rounding may leave a crumb when the sizes are used up: it goes with the smallest.
+            # Rounding may leave some mass when the sizes are used up: it goes with the smallest.
             share = min(mass, left) if size > 0 else mass
             scratch[t + size] += share
             smallest, largest = min(smallest, t + size), max(largest, t + size)
