@@ -154,25 +154,9 @@ class _OwnFlags(Flags):
 
 # --- compilers ------------------------------------------------------------------------------------
 
-# Steps for what kernels do not contain: closures, comprehensions, arithmetic of whole arrays,
-# `with`, `raise` and `literally`. Each of them reads the whole function.
-_NOT_NEEDED = frozenset(
-    {
-        "FindLiterallyCalls",
-        "InlineClosureLikes",
-        "InlineOverloads",
-        "LiteralPropagationSubPipelinePass",
-        "LiteralUnroll",
-        "MakeFunctionToJitFunction",
-        "NopythonRewrites",
-        "RewriteDynamicRaises",
-        "WithLifting",
-    }
-)
-
 
 class _Compiler(CompilerBase):
-    """numba's compiler with another last step, and without those that are not needed."""
+    """numba's compiler with another last step."""
 
     last_step: type[NativeLowering]
 
@@ -185,7 +169,6 @@ class _Compiler(CompilerBase):
         pipeline.passes = [
             (self.last_step if step is NativeLowering else step, description)
             for step, description in pipeline.passes
-            if step.__name__ not in _NOT_NEEDED
         ]
         pipeline.finalize()
         return [pipeline]
