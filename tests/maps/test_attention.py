@@ -436,3 +436,47 @@ def test_backends_agree() -> None:
     torch.testing.assert_close(output, expected)
     for a, b in zip(gradients, torch.autograd.grad(output.sum(), data), strict=True):
         torch.testing.assert_close(a, b)
+
+
+FAR_OMEGAS = {
+    "2.5-entmax": ("entmax", 2.5),
+    "3-entmax": ("entmax", 3.0),
+    "1-subsets": ("ksubsets", 1),
+    "3-subsets": ("ksubsets", 3),
+    "40-subsets": ("ksubsets", 40),
+}
+
+
+@pytest.mark.parametrize("omega", FAR_OMEGAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("m", [1, 12])
+@pytest.mark.parametrize("visible", [None, 20])
+def test_long_rows_of_equations_that_are_not_convex(
+    omega: str, dtype: torch.dtype, m: int, visible: int | None
+) -> None:
+    """Few candidates are weighed; some rows see fewer keys than k, some scores are equal."""
+    torch.manual_seed(0)
+    data = inputs(b=1, hq=2, h=1, m=m, n=2999, d=8, dtype=dtype)
+    with torch.no_grad():
+        data[1][:, :, 7::50] = data[1][:, :, 7:8]
+    mask = None if visible is None else torch.randperm(2999) < visible
+    output = F.attention(*data, attn_mask=mask, enable_gqa=True, omega=omega)
+    kind, parameter = FAR_OMEGAS[omega]
+    q, k, v = (x.detach().double().numpy() for x in data)
+    shape = (1, 2, m, 2999)
+    allowed = np.broadcast_to(True if mask is None else mask.numpy(), shape)
+    wanted, _ = judge.attention(
+        q,
+        k,
+        v,
+        kind=kind,
+        parameter=np.full(2, parameter),
+        allowed=allowed,
+        bias=np.zeros(shape),
+    )
+    close = {"atol": 1e-5 * parameter, "rtol": 1e-4} if dtype is torch.float32 else {}
+    torch.testing.assert_close(output.detach().double(), torch.from_numpy(wanted), **close)
+    cotangent = torch.randn_like(output)
+    dense, _ = F.attention(*data, attn_mask=mask, enable_gqa=True, omega=omega, return_weights=True)
+    ours, theirs = (torch.autograd.grad(x, data, cotangent) for x in (output, dense))
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)

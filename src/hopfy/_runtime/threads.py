@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,9 +53,12 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     tickets = count()  # taking the next number is atomic
     answers: list[Any] = []
     failures: list[BaseException] = []
+    caller = threading.get_ident()
 
     def drain(_: object = None) -> None:
         try:
+            if threading.get_ident() != caller:
+                _stay_attached()
             while (piece := next(tickets)) < pieces:
                 answers.append(kernel(edges[piece], edges[piece + 1], *arguments))
         except BaseException as failure:  # cannot cross the team's C frames: raised below
@@ -68,6 +72,18 @@ def over_rows(kernel: Callable[..., Any], rows: int, work: int, *arguments: Any)
     if failures:
         raise failures[0]
     return answers
+
+
+_attached = threading.local()
+
+
+def _stay_attached() -> None:
+    """Let the interpreter keep its state of a thread that it did not start.
+
+    Otherwise every callback makes one and drops it, which takes as long as many kernels do.
+    """
+    if not hasattr(_attached, "once"):
+        _attached.once = ctypes.pythonapi.PyGILState_Ensure()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, traced
-from hopfy.functional._softmax_attention import sdpa
+from hopfy.functional._softmax_attention import sdpa, sdpa_serves
 
 __all__ = ["attend", "attention"]
 
@@ -70,6 +70,12 @@ def attention(
     >>> F.attention(q, k, v, is_causal=True, omega="sparsemax").shape
     torch.Size([2, 4, 10, 8])
     """
+    omega = as_map(omega)
+    simple = attn_mask is None and scale is None and not (dropout_p or enable_gqa or return_weights)
+    if simple and _is_softmax(omega) and sdpa_serves(query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=bool(is_causal)
+        )
     inputs = as_inputs(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     output, weights = attend(inputs, omega, need_weights=return_weights)
     return (output, weights) if return_weights else output
@@ -159,6 +165,11 @@ def _family(omega: Any) -> _Known | None:
     if kind == "entmax" and not isinstance(parameter, Tensor) and parameter == 1:
         return _Known("softmax", 1.0)
     return _Known(kind, parameter)
+
+
+def _is_softmax(omega: Any) -> bool:
+    family = _family(omega)
+    return family is not None and family.kind == "softmax"
 
 
 def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopfy._checks import values_can_be_read
 
-__all__ = ["Inputs", "as_inputs"]
+__all__ = ["Inputs", "as_inputs", "fit_at_a_glance"]
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """Checked arguments of attention.
 
     ``batch`` is the common leading shape of the queries; with grouped heads the last of it counts
@@ -46,9 +44,9 @@ class Inputs:
             dtype = torch.float32
         bias = None if self.bias is None else self.bias.to(dtype)
         if dtype == self.query.dtype:
-            return self if bias is self.bias else replace(self, bias=bias)
+            return self if bias is self.bias else self._replace(bias=bias)
         q, k, v = (x.to(dtype) for x in (self.query, self.key, self.value))
-        return replace(self, query=q, key=k, value=v, bias=bias)
+        return self._replace(query=q, key=k, value=v, bias=bias)
 
     def rows(self, first: int, last: int) -> Inputs:
         """The same for the queries from ``first`` up to ``last``."""
@@ -58,7 +56,7 @@ class Inputs:
         )
         causal = None if self.causal is None else self.causal + first
         query = self.query[..., first:last, :]
-        return replace(self, query=query, mask=mask, bias=bias, causal=causal)
+        return self._replace(query=query, mask=mask, bias=bias, causal=causal)
 
     def heads_repeated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with as many heads as the queries."""
@@ -95,11 +93,14 @@ def as_inputs(
     enable_gqa: bool = False,
 ) -> Inputs:
     """The arguments of attention, checked."""
-    _check_tensors(query, key, value)
-    if query.dtype != key.dtype or key.dtype != value.dtype:  # only autocast lets them differ
-        dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    batch, repeat = _batch(query, key, value, enable_gqa)
+    if fit_at_a_glance(query, key, value):
+        batch, repeat = tuple(query.shape[:-2]), 1
+    else:
+        _check_tensors(query, key, value)
+        if query.dtype != key.dtype or key.dtype != value.dtype:  # only autocast lets them differ
+            dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        batch, repeat = _batch(query, key, value, enable_gqa)
     if not isinstance(dropout_p, int | float) or not 0 <= dropout_p <= 1:
         raise ValueError(f"expected dropout_p from 0 to 1, got {dropout_p!r}.")
     if scale is None:
@@ -112,6 +113,21 @@ def as_inputs(
     mask, bias, causal = _read_mask(attn_mask, shape, query, is_causal)
     return Inputs(
         query, key, value, batch, repeat, mask, bias, causal, float(scale), float(dropout_p)
+    )
+
+
+def fit_at_a_glance(query: Any, key: Any, value: Any) -> bool:
+    """The common case, checked quickly: plain tensors of one dtype with as many heads and features."""
+    return (
+        type(query) is type(key) is type(value) is Tensor
+        and query.dtype is key.dtype is value.dtype
+        and query.is_floating_point()
+        and query.device == key.device == value.device
+        and (size := query.shape)[:-2] == (keys := key.shape)[:-2]
+        and keys[:-1] == value.shape[:-1]
+        and len(size) > 1
+        and size[-1] == keys[-1]
+        and not (query.is_nested or key.is_nested or value.is_nested)
     )
 
 

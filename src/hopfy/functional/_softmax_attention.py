@@ -7,10 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hopfy._runtime.dispatch import forward_mode_is_active, values_can_be_read
-from hopfy.functional._attention_inputs import Inputs
+from hopfy._runtime.dispatch import (
+    forward_mode_is_active,
+    records_gradients,
+    values_can_be_read,
+)
+from hopfy.functional._attention_inputs import Inputs, fit_at_a_glance
 
-__all__ = ["sdpa"]
+__all__ = ["sdpa", "sdpa_serves"]
+
+
+def sdpa_serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether torch's own call is ours, without a mask: no second derivative, no wider dtype."""
+    return (
+        fit_at_a_glance(query, key, value)
+        and query.dtype in (torch.float32, torch.float64)
+        and not records_gradients(query, key, value)
+        and not torch.is_autocast_enabled(query.device.type)
+        and key.shape[-2] > 0
+    )
 
 
 def sdpa(inputs: Inputs) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +77,7 @@ def varlen_attention(
         q, k, v = (torch.stack([part[i] for i in group.members]).transpose(1, 2) for part in parts)
         inputs = as_inputs(q, k, v, None, dropout_p, False, scale, enable_gqa)
         if is_causal:
-            inputs = replace(inputs, causal=group.keys - group.queries)
+            inputs = inputs._replace(causal=group.keys - group.queries)
         output, _ = attend(inputs, omega)
         for i, part in zip(group.members, output.transpose(1, 2).unbind(), strict=True):
             found[i] = part

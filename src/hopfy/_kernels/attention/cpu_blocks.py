@@ -9,7 +9,6 @@ number of scores.
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import numpy as np
@@ -42,6 +41,8 @@ _SMALL = 1 << 16
 _FEW_VALUES = 1 << 17
 # Queries of a group that read its keys one after the other.
 _FEW_QUERIES = 4
+# Products of theirs that take as long as one entry touched elsewhere.
+_PRODUCTS = 32
 _KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 _NO_MASK = np.zeros((0, 0, 0), np.bool_)
 _NO_PLACES = np.zeros(0, np.int64)
@@ -118,43 +119,34 @@ def _few_forward(
     queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
 ) -> bool:
     """One pass over the keys for each query; False where that cannot be."""
-    if state.dropout or state.ragged or not _selects(state) or not queries.numel():
+    if state.dropout or state.ragged or not state.selects or not queries.numel():
         return False
-    rows = queries.shape[0] * queries.shape[1]
-    weights = queries.new_empty(rows, keys.shape[1])
-    columns = torch.empty(rows, keys.shape[1], dtype=torch.int32)
-    counts = torch.empty(rows, dtype=torch.int64)
-    found: Selected = weights, counts, columns
+    rows, n = queries.shape[0] * queries.shape[1], keys.shape[1]
+    inputs = queries.numpy(), keys.numpy(), values.numpy()
+    weights = np.empty((rows, n), inputs[0].dtype)
+    columns, counts = np.empty((rows, n), np.int32), np.empty(rows, np.int64)
     done = over_rows(
         state.kernels.few_queries,
         rows,
-        weights.numel() * queries.shape[2] // 4,
-        tuple(x.numpy() for x in (queries, keys, values)),
-        weights.numpy().dtype.type(state.scale),
+        weights.size * queries.shape[2] // _PRODUCTS,
+        inputs,
+        weights.dtype.type(state.scale),
         state.low,
         state.high,
         state.alpha,
-        state.family.kind == "normmax",
+        _KINDS[state.family.kind],
         state.steep,
-        weights.numpy(),
-        columns.numpy(),
-        counts.numpy(),
+        weights,
+        columns,
+        counts,
         output.numpy(),
     )
     if not all(done):
         return False
-    state.blocks = [Block(0, queries.shape[0], 0, queries.shape[1], 0, keys.shape[1])]
+    state.blocks = [Block(0, queries.shape[0], 0, queries.shape[1], 0, n)]
+    found = torch.from_numpy(weights), torch.from_numpy(counts), torch.from_numpy(columns)
     state.supports = [found]
     return True
-
-
-def _selects(state: State) -> bool:
-    """Whether rows go from scores to lists of what they select."""
-    norm = state.family.kind == "normmax"
-    if state.family.kind not in ("entmax", "normmax"):
-        return False
-    alpha = state.alpha
-    return bool(alpha.min() > 1 and alpha.max() < (math.inf if norm else 2.0000001))
 
 
 def _small_forward(
@@ -292,7 +284,7 @@ def _selected(
     kernels: Any, queries: Tensor, keys: Tensor, state: State, block: Block, work: _Buffers
 ) -> Selected | None:
     """Weights and columns at the front of each row, and how many; None if not this map's way."""
-    if not _selects(state):
+    if not state.selects:
         return None
     scores, columns = work.of(block)
     counts = torch.zeros(block.rows, dtype=torch.int64)
@@ -300,8 +292,8 @@ def _selected(
         return scores, counts, columns
     _scores(kernels, queries, keys, state, block, scores)
     place = state.first(block), block.a, state.low, state.high
-    norm = state.family.kind == "normmax"
-    arrays = columns.numpy(), counts.numpy(), state.alpha, norm, state.steep
+    kind = _KINDS[state.family.kind]
+    arrays = columns.numpy(), counts.numpy(), state.alpha, kind, state.steep
     over_rows(kernels.select, block.rows, scores.numel(), scores.numpy(), *place, *arrays)
     return scores, counts, columns
 

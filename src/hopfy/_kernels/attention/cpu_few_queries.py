@@ -52,7 +52,7 @@ def products(start, stop, queries, keys, first, last, scale, scores):
 
 @jit
 def few_queries(
-    start, stop, inputs, scale, low, high, alpha, norm, steep, weights, columns, counts, output
+    start, stop, inputs, scale, low, high, alpha, kind, steep, weights, columns, counts, output
 ):
     """Attention of the rows [start, stop), each over its keys ``low .. high``.
 
@@ -74,7 +74,7 @@ def few_queries(
                 return False
             top, used = row_maximum(row, b - a, work[1], work[2])
             own = alpha[r if alpha.size > 1 else 0]
-            kept = select_row(row, b - a, top, used, own, norm, column, work, steep)
+            kept = select_row(row, b - a, top, used, own, kind, column, work, steep)
         for i in range(kept):
             weights[r, i] = x[i]
             column[i] += a

@@ -78,8 +78,20 @@ class State:
     @property
     def steep(self) -> bool | None:
         """None for sparsemax and 1.5-entmax: their kernels are compiled without other exponents."""
-        simple = self.family.kind == "entmax" and np.isin(self.alpha, (1.5, 2.0)).all()
-        return None if simple else True
+        if self.family.kind != "entmax":
+            return True
+        if self.alpha.size == 1:
+            return None if self.alpha[0] in (1.5, 2.0) else True
+        return None if np.isin(self.alpha, (1.5, 2.0)).all() else True
+
+    @property
+    def selects(self) -> bool:
+        """Whether rows go from scores to lists of what they select."""
+        if self.family.kind == "ksubsets":
+            return True
+        if self.alpha.size == 1:
+            return bool(1 < self.alpha[0] < math.inf)
+        return bool(self.alpha.min() > 1 and self.alpha.max() < math.inf)
 
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""

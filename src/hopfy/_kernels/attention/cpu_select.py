@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from hopfy._kernels.attention.cpu_concave import concave_row, subsets_cut, subsets_row
 from hopfy._kernels.rows.powers import rest_powers
 from hopfy._kernels.rows.powers_float32 import rest_powers32
 from hopfy._kernels.rows.scan import PADDING, pad
@@ -230,20 +231,27 @@ def _exact(x, d, count, s, gamma, settled, powers, quick):
 
 
 @part
-def select_row(row, n, top, used, alpha, norm, column, work, steep):
+def select_row(row, n, top, used, alpha, kind, column, work, steep):
     """Columns of the row's selected entries; their weights are left in the scratch ``work[0]``.
 
     ``top`` and ``used`` come from `row_maximum`, which leaves the maxima of lanes in ``work[1]``.
-    ``steep`` is None where every exponent is 1 or 2: then nothing else is compiled.
+    ``kind`` is 0 for entmax, 1 for normmax, 2 for k-subsets (``alpha`` is k then). ``steep`` is None
+    where every exponent is 1 or 2: then nothing else is compiled.
     """
-    x, lanes, _, quick, d, powers = work
+    x, lanes, d, powers = work[0], work[1], work[4], work[5]
     real = x.dtype.type
     zero, one = real(0), real(1)
     slack = real(1.0 + 1e-5) if x.itemsize == 4 else real(1.0 + 1e-12)
     settled = 1e-6 if x.itemsize == 4 else 1e-13
+    if steep is not None and kind == 2:
+        if not alpha > 0.0:
+            return 0
+        cut = subsets_cut(lanes, used, top, alpha, work)
+        count = _candidates(row, n, lanes, cut, column)
+        return subsets_row(row, column, count, top, alpha, work)
     exponent = 1.0 / (alpha - 1.0)
-    gamma = exponent + 1.0 if norm else exponent
-    margin = one if norm else real(exponent)
+    gamma = exponent + 1.0 if kind == 1 else exponent
+    margin = one if kind == 1 else real(exponent)
     s, scale = one, one / margin
     power = _bounding_power(gamma)
     if power:
@@ -257,13 +265,17 @@ def select_row(row, n, top, used, alpha, norm, column, work, steep):
         x[i] = (top - row[column[i]]) * scale
     if steep is None:
         s = _exact_simple(x, count, s, gamma, zero, one)
+    elif gamma < 1.0:  # the support lies inside that of sparsemax
+        s = _exact_simple(x, count, s, 1.0, zero, one)
+        count = _kept(x, column, count, s * slack)
+        return concave_row(row, column, count, top, alpha, work)
     else:
-        s = _exact(x, d, count, s, gamma, settled, powers, quick)
+        s = _exact(x, d, count, s, gamma, settled, powers, work[3])
     kept = _kept(x, column, count, s)
     if steep is None or exponent == 1.0 or exponent == 2.0:
         _weigh(x, kept, s, exponent, zero, one)
     elif x.itemsize == 4 and gamma <= _QUICK:
-        _weigh_powers32(x, kept, s, exponent, quick, zero, one)
+        _weigh_powers32(x, kept, s, exponent, work[3], zero, one)
     else:
         for i in range(kept):
             d[i] = x[i]
@@ -277,18 +289,18 @@ def scratch(scores, width):
     room = width + PADDING
     x, lanes = np.empty(room, scores.dtype), np.empty(width, scores.dtype)
     upper, quick = np.empty(width, scores.dtype), np.empty(room, np.float32)
-    return x, lanes, upper, quick, np.empty(room), np.empty(room)
+    return x, lanes, upper, quick, np.empty(room), np.empty(room), np.empty(room)
 
 
 @jit
-def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, norm, steep):
+def select(start, stop, scores, first, offset, low, high, columns, counts, alpha, kind, steep):
     """Weights of every row, in place: the first ``counts[r]`` entries, with their keys beside.
 
     The weights are proportional to ``(s - x) ** exponent`` where x is the distance to the maximum
-    in margins and s solves ``sum((s - x)_+ ** gamma) = 1``: for entmax, 1 < alpha <= 2, margin,
-    gamma and exponent are ``1 / (alpha - 1)``; for normmax they are 1, ``alpha / (alpha - 1)`` and
-    ``1 / (alpha - 1)``. ``alpha`` has one entry, or one for each row; ``steep`` is as in
-    `select_row`.
+    in margins and s solves ``sum((s - x)_+ ** gamma) = 1``: for entmax margin, gamma and exponent
+    are ``1 / (alpha - 1)``; for normmax they are 1, ``alpha / (alpha - 1)`` and ``1 / (alpha - 1)``.
+    Those of k-subsets are ``min(1, (s - x)_+)``, with the sum k. ``alpha`` has one entry, or one for
+    each row; ``kind`` and ``steep`` are as in `select_row`.
 
     Part of a row has a lower threshold than all of it, and so has a larger gamma; the maxima of
     the row's lanes hold most of the large entries: they give a bound that leaves few candidates.
@@ -307,7 +319,7 @@ def select(start, stop, scores, first, offset, low, high, columns, counts, alpha
             counts[r] = 0
             continue
         own = alpha[first + r if alpha.size > 1 else 0]
-        kept = select_row(row, n, top, used, own, norm, column, work, steep)
+        kept = select_row(row, n, top, used, own, kind, column, work, steep)
         whole = scores[r]
         for i in range(kept):
             whole[i] = x[i]

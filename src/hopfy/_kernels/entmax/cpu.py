@@ -18,7 +18,7 @@ from hopfy._kernels.rows.scan import LANES, PADDING, fill, keep_below, pad, shor
 from hopfy._kernels.threshold import cpu as threshold
 from hopfy._runtime.compilation import inlined, jit, part
 
-__all__ = ["solve", "vjp"]
+__all__ = ["newton_concave", "solve", "vjp"]
 
 _STEPS = 200  # Newton needs a few; the limit only stops a loop that rounding keeps alive
 _STEEPEST = 1e150  # keeps products of slopes finite
@@ -135,11 +135,11 @@ def _weigh_concave(d, index, count, s, alpha, out):
     elif count > 0:
         s, count = threshold.cheap_root(d, index, count, s, 1.0, 1.0 / a, 1e-15 / a)
         count = keep_below(d, index, count, s)
-        _newton_concave(d, index, count, a, out)
+        newton_concave(d, index, count, a, out)
 
 
 @part
-def _newton_concave(d, index, count, a, out):
+def newton_concave(d, index, count, a, out):
     """Newton for the smallest positive weight, see `hopfy._kernels.entmax`."""
     for j in range(count):
         d[j] *= a

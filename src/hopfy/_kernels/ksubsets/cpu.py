@@ -23,7 +23,7 @@ from hopfy._kernels.rows.scan import (
 )
 from hopfy._runtime.compilation import jit, part
 
-__all__ = ["solve", "vjp"]
+__all__ = ["solve", "threshold_of", "vjp", "weigh"]
 
 SHORT = 2 * LANES - 1  # longer rows rule most entries out first
 _STEPS = 200  # the root search needs about five
@@ -61,7 +61,7 @@ def _short_rows(start, stop, scores, bits, k, weights):
         if spoiled or top == -np.inf or wanted == 0.0:
             continue
         count = gather_near(scores[r], np.float64(top), np.inf, d, index)
-        if not _weigh(d, index, count, wanted, order, weights[r]):
+        if not weigh(d, index, count, wanted, order, weights[r]):
             short = r
     return short
 
@@ -81,13 +81,13 @@ def _long_rows(start, stop, scores, bits, k, weights):
             continue
         reach = _reach(np.float64(top), lanes, wanted)
         count = collect(scores[r], np.float64(top), reach, d, index)
-        if not _weigh(d, index, count, wanted, order, weights[r]):
+        if not weigh(d, index, count, wanted, order, weights[r]):
             short = r
     return short
 
 
 @part
-def _weigh(d, index, count, k, order, out):
+def weigh(d, index, count, k, order, out):
     """Write the weights of the candidates; False if there are fewer than k."""
     if count <= k:
         for j in range(count):
@@ -96,7 +96,7 @@ def _weigh(d, index, count, k, order, out):
     pivot = kth_smallest(d, count, np.int64(math.ceil(k)), order)
     for j in range(count):
         d[j] -= pivot  # now the k-th best is at 0 and the threshold between 0 and 1 below it
-    tau = _threshold(d, pad(d, count), k, 0.0, 1.0)
+    tau = threshold_of(d, pad(d, count), k, 0.0, 1.0)
     for j in range(count):
         u = tau - d[j]
         u = u if u > 0.0 else 0.0
@@ -127,11 +127,11 @@ def _reach(top, lanes, k):
         bound = best if best > bound else bound
     if bound == np.inf:
         return bound
-    return _threshold(lanes, lanes.shape[0], k, 0.0, bound + 1.0) * (1.0 + 1e-9)
+    return threshold_of(lanes, lanes.shape[0], k, 0.0, bound + 1.0) * (1.0 + 1e-9)
 
 
 @part
-def _threshold(d, padded, k, low, high):
+def threshold_of(d, padded, k, low, high):
     """Root in [low, high] of ``sum clip(tau - d, 0, 1) = k``, piecewise linear and increasing."""
     tau = high
     for _ in range(_STEPS):
