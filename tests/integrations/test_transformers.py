@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 
@@ -67,13 +68,89 @@ def vit() -> nn.Module:
     return transformers.ViTModel(config)
 
 
+DECODER = {
+    "vocab_size": 50,
+    "intermediate_size": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    **SIZES,
+}
+
+
+def decoder(name: str, **options: object) -> nn.Module:
+    config = getattr(transformers, f"{name}Config")(**{**DECODER, **options})
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def gemma2() -> nn.Module:
+    return decoder("Gemma2", head_dim=8, sliding_window=4, attn_logit_softcapping=2.0)
+
+
+def gpt_oss() -> nn.Module:
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    return decoder("GptOss", head_dim=8, sliding_window=4, **experts)
+
+
+def deepseek() -> nn.Module:
+    """Values have another size than keys."""
+    sizes = {"qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 6, "q_lora_rank": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+    more = {"kv_lora_rank": 8, "moe_intermediate_size": 8, "first_k_dense_replace": 1}
+    return decoder("DeepseekV3", num_key_value_heads=4, **sizes, **experts, **more)
+
+
+def t5() -> nn.Module:
+    """Biases for relative positions."""
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4
+    )
+    config.decoder_start_token_id = 0
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def clip() -> nn.Module:
+    vision = {"image_size": 16, "patch_size": 4, "intermediate_size": 32, **SIZES}
+    text = {"vocab_size": 50, "intermediate_size": 32, "max_position_embeddings": 16, **SIZES}
+    config = transformers.CLIPConfig(text_config={**text, "eos_token_id": 2}, vision_config=vision)
+    return transformers.CLIPModel(config)
+
+
+def whisper() -> nn.Module:
+    halves = {
+        f"{side}_{what}": size
+        for side in ("encoder", "decoder")
+        for what, size in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 32))
+    }
+    positions = {"max_source_positions": 16, "max_target_positions": 32, "num_mel_bins": 8}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.WhisperConfig(
+        vocab_size=50, d_model=16, **halves, **positions, **tokens, suppress_tokens=None
+    )
+    return transformers.WhisperForConditionalGeneration(config)
+
+
+OTHERS = {
+    "qwen3": lambda: decoder("Qwen3", head_dim=8),
+    "mistral, window": lambda: decoder("Mistral", sliding_window=4),
+    "gemma": lambda: decoder("Gemma", head_dim=8),
+    "deepseek": deepseek,
+    "t5": t5,
+    "clip": clip,
+    "whisper": whisper,
+    "gemma2": gemma2,
+    "gpt-oss": gpt_oss,
+}
+WITHOUT_SDPA = ("gemma2", "gpt-oss")
 MODELS = {"bert": bert, "gpt2": gpt2, "llama": llama, "bart": bart, "vit": vit}
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def made(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model = {**MODELS, **OTHERS}[name]().eval()
     with torch.no_grad():  # larger scores: attention far from uniform
         for parameter in model.parameters():
             parameter.mul_(8 if parameter.ndim > 1 else 1)
@@ -122,6 +199,20 @@ def test_softmax_equals_sdpa_and_switching_back_works(name: str) -> None:
     assert torch.equal(outputs(model, **inputs), wanted)
 
 
+def eager_map(omega: str):
+    """A map in place of `torch.nn.functional.softmax`, for scores masked by the smallest number."""
+    weigh = hopfy.omega_from(omega)
+
+    def replaced(scores: torch.Tensor, dim: int = -1, dtype=None) -> torch.Tensor:
+        if scores.shape[-1] < 7:  # a router of experts, not attention
+            return scores.softmax(dim)
+        visible = scores > torch.finfo(scores.dtype).min / 2
+        counts = visible.sum(-1, keepdim=True)
+        return weigh.clip(counts)(scores.masked_fill(~visible, -torch.inf))
+
+    return replaced
+
+
 @every_model
 @pytest.mark.parametrize("omega", ["sparsemax", "1.5-entmax", "2-normmax", "2-subsets"])
 def test_the_map_is_the_one_in_the_eager_attention(
@@ -133,14 +224,7 @@ def test_the_map_is_the_one_in_the_eager_attention(
     model.set_attn_implementation("hopfy")
     ours = outputs(model, **inputs)
     model.set_attn_implementation("eager")
-    weigh = hopfy.omega_from(omega)
-
-    def replaced(scores: torch.Tensor, dim: int = -1, dtype=None) -> torch.Tensor:
-        visible = scores > torch.finfo(scores.dtype).min / 2
-        counts = visible.sum(-1, keepdim=True)
-        return weigh.clip(counts)(scores.masked_fill(~visible, -torch.inf))
-
-    monkeypatch.setattr(nn.functional, "softmax", replaced)
+    monkeypatch.setattr(nn.functional, "softmax", eager_map(omega))
     theirs = outputs(model, **inputs)
     torch.testing.assert_close(real(name, ours), real(name, theirs), atol=1e-4, rtol=1e-4)
 
@@ -188,6 +272,52 @@ def test_generate_with_and_without_a_cache(name: str, omega: str) -> None:
         assert torch.equal(cached, model.generate(**inputs, use_cache=True, **options))
 
 
+@pytest.mark.parametrize("name", [name for name in OTHERS if name not in WITHOUT_SDPA])
+def test_other_models_with_softmax_equal_sdpa(name: str) -> None:
+    register("hopfy-softmax", omega="softmax")
+    register("hopfy", omega="sparsemax")
+    model, inputs = made(name), inputs_of("llama")
+    if name in ("t5", "whisper"):
+        inputs["decoder_input_ids"] = torch.randint(3, 50, (2, 5))
+    if name == "clip":
+        inputs["pixel_values"] = torch.randn(2, 3, 16, 16)
+    if name == "whisper":
+        del inputs["input_ids"], inputs["attention_mask"]
+        inputs["input_features"] = torch.randn(2, 8, 32)
+    found = {}
+    for implementation in ("sdpa", "hopfy-softmax", "hopfy"):
+        model.set_attn_implementation(implementation)
+        answer = model(**inputs)
+        answer = answer.logits_per_image if name == "clip" else answer.logits
+        padded = name not in ("t5", "whisper", "clip")
+        found[implementation] = real("llama", answer) if padded else answer
+    torch.testing.assert_close(found["hopfy-softmax"], found["sdpa"], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found["hopfy"], found["sdpa"], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral, window"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"cache_implementation": "static"},
+        {"prompt_lookup_num_tokens": 3},
+        {"prefill_chunk_size": 3},
+        {"num_beams": 3},
+    ],
+    ids=str,
+)
+def test_other_ways_to_generate(name: str, how: dict) -> None:
+    """Each gives the tokens of its kind of search without a cache."""
+    register("hopfy", omega="1.5-entmax")
+    model = made(name)
+    model.set_attn_implementation("hopfy")
+    tokens = inputs_of("llama")["input_ids"][:1]
+    options = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
+    beams = {"num_beams": how["num_beams"]} if "num_beams" in how else {}
+    wanted = model.generate(tokens, use_cache=False, **options, **beams)
+    assert torch.equal(model.generate(tokens, **options, **how), wanted)
+
+
 def test_attentions_are_exactly_sparse() -> None:
     register("hopfy", omega="sparsemax")
     model = made("bert")
@@ -224,12 +354,30 @@ def test_names_of_transformers_are_not_taken() -> None:
             register(name)
 
 
-def test_scores_that_are_capped_are_refused() -> None:
+def test_a_paged_cache_is_refused() -> None:
     register("hopfy")
     attend = transformers.AttentionInterface()["hopfy"]
     x = torch.zeros(1, 1, 2, 4)
-    with pytest.raises(ValueError, match="capped"):
-        attend(nn.Module(), x, x, x, None, softcap=30.0)
+    with pytest.raises(ValueError, match="paged"):
+        attend(nn.Module(), x, x, x, None, cache=object())
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt-oss"])
+@pytest.mark.parametrize("omega", ["softmax", "1.5-entmax", "2-subsets"])
+def test_capped_scores_and_sinks(name: str, omega: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's attention serves neither; the judge is the eager one with its softmax replaced."""
+    register("hopfy", omega=omega)
+    model, inputs = made(name), inputs_of("llama")
+    model.set_attn_implementation("hopfy")
+    ours = outputs(model, **inputs)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    tokens = [model.generate(**inputs, use_cache=cached, **options) for cached in (True, False)]
+    assert torch.equal(*tokens)
+    model.set_attn_implementation("eager")
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.functional, "softmax", eager_map(omega))
+        theirs = outputs(model, **inputs)
+    torch.testing.assert_close(real("llama", ours), real("llama", theirs), atol=1e-4, rtol=1e-4)
 
 
 def test_a_trained_model() -> None:
@@ -303,3 +451,47 @@ def test_generate_with_a_sparse_cache(omega: str, beams: int) -> None:
     assert stats.selected <= stats.read <= stats.keys
     if omega == "sparsemax":
         assert stats.read < stats.keys
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_encoder_decoder_model_takes_two_sparse_caches(name: str, beams: int) -> None:
+    register("hopfy", omega="sparsemax")
+    model = made(name)
+    if name == "bart":
+        lm = transformers.BartForConditionalGeneration(model.config).eval()
+        lm.model.load_state_dict(model.state_dict())
+        model = lm
+    model.set_attn_implementation("hopfy")
+    inputs = inputs_of("bert")
+    options = {"max_new_tokens": 6, "do_sample": False, "num_beams": beams}
+    wanted = model.generate(**inputs, **options)
+    cache = transformers.EncoderDecoderCache(sparse_cache(), sparse_cache())
+    assert torch.equal(model.generate(**inputs, past_key_values=cache, **options), wanted)
+    for part in (cache.self_attention_cache, cache.cross_attention_cache):
+        assert part.stats().steps > 0
+
+
+@pytest.mark.parametrize("omega", ["sparsemax", "1.5-entmax"])
+def test_a_sparse_cache_can_be_cropped_and_copied(omega: str) -> None:
+    """As assisted decoding does with the tokens that it does not accept."""
+    register("hopfy", omega=omega)
+    model = made("llama")
+    model.set_attn_implementation("hopfy")
+    tokens = inputs_of("llama")["input_ids"]
+    found = []
+    for cache in (sparse_cache(), transformers.DynamicCache()):
+        with torch.no_grad():
+            model(tokens, past_key_values=cache)
+            cache.crop(-3)
+            model(tokens[:, :2], past_key_values=cache)
+            again = copy.deepcopy(cache)
+            found += [model(tokens[:, :1], past_key_values=c).logits for c in (cache, again)]
+    for answer in found[1:]:
+        torch.testing.assert_close(answer, found[0], atol=1e-5, rtol=1e-5)
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(tokens[:1], **options)
+    helped = model.generate(
+        tokens[:1], past_key_values=sparse_cache(), prompt_lookup_num_tokens=3, **options
+    )
+    assert torch.equal(helped, wanted)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopfy import functional as F
 from hopfy.bench._layers import peak_megabytes
+from hopfy.nn import LearnableAlpha
 
 HEADS, SIZE = 2, 16
 LENGTHS = (1024, 4096)
@@ -70,6 +71,17 @@ def padded(length: int) -> Callable[[], None]:
     return lambda: F.attention(*data, there[None, None, None]).sum().backward()
 
 
+def packed(length: int) -> Callable[[], None]:
+    q, k, v = (x.detach()[0].transpose(0, 1).requires_grad_() for x in inputs(length))
+    edges = torch.tensor([0, length // 8, length // 2, length])
+    return lambda: F.varlen_attention(q, k, v, edges, is_causal=True).sum().backward()
+
+
+def learned(length: int, run: Callable[..., Callable[[], None]]) -> Callable[[], None]:
+    """One alpha for every head, with its gradient."""
+    return run(length, omega=LearnableAlpha(HEADS, init=1.4), is_causal=True)
+
+
 MODES: dict[str, Callable[[int], Callable[[], None]]] = {
     **{
         f"{omega}{', causal' if causal else ''}": lambda length, omega=omega, causal=causal: plain(
@@ -88,6 +100,11 @@ MODES: dict[str, Callable[[int], Callable[[], None]]] = {
     "compiled": compiled,
     "compiled with dropout": lambda length: compiled(length, dropout_p=0.2),
     "exported": exported,
+    "packed": packed,
+    "learned alpha": lambda length: learned(length, plain),
+    "learned alpha, compiled": lambda length: learned(length, compiled),
+    "3-subsets with dropout": lambda length: plain(length, omega="3-subsets", dropout_p=0.2),
+    "3-subsets, compiled": lambda length: compiled(length, omega="3-subsets"),
 }
 
 

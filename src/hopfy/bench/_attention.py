@@ -24,7 +24,15 @@ from hopfy.paper.data import MissingDataError
 __all__ = ["ATTENTION_PARTS", "bench_attention"]
 
 _SIZE = 64
-_OMEGAS = ("softmax", "sparsemax", "1.5-entmax", "1.3-entmax", "3-entmax", "2-normmax")
+_OMEGAS = (
+    "softmax",
+    "sparsemax",
+    "1.5-entmax",
+    "1.3-entmax",
+    "3-entmax",
+    "2-normmax",
+    "3-subsets",
+)
 _LIMITS = {"softmax": 1.05, "sparsemax": 0.6, "1.5-entmax": 0.6}
 
 
@@ -78,7 +86,7 @@ def small_layer(threads: int = 1) -> list[Row]:
     layers: dict[str, torch.nn.Module] = {
         "torch": torch.nn.MultiheadAttention(64, 4, batch_first=True)
     }
-    for omega in (*_OMEGAS, "3-subsets"):
+    for omega in _OMEGAS:
         layers[omega] = HopfieldAttention(64, 4, batch_first=True, omega=omega)
 
     def step(layer: torch.nn.Module) -> Callable[[], None]:
@@ -101,7 +109,7 @@ def one_query(threads: int = 1, heads: int = 8) -> list[Row]:
         sdpa = torch.nn.functional.scaled_dot_product_attention
         finish = _both_ways if gradients else _forward_only
         calls = {"torch": finish(partial(sdpa, q, k, v))}
-        for omega in (*_OMEGAS, "3-subsets"):
+        for omega in _OMEGAS:
             calls[omega] = finish(partial(F.attention, q, k, v, omega=omega))
         with on_threads(threads):
             times = best_times(calls, rounds=60, seconds=15.0, clock=_clock(threads))
@@ -220,7 +228,7 @@ def _training_rows(
 def memory(heads: int = 2) -> list[Row]:
     """Peak memory at two lengths: it should double, not quadruple."""
     rows = []
-    for omega in ("sparsemax", "1.5-entmax", "1.05-entmax"):
+    for omega in ("sparsemax", "1.5-entmax", "1.05-entmax", "3-entmax", "3-subsets"):
         peaks = []
         for length in (2048, 4096):
             data = [torch.randn(1, heads, length, _SIZE, requires_grad=True) for _ in range(3)]

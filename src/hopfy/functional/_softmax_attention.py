@@ -41,7 +41,8 @@ def sdpa(inputs: Inputs) -> Tensor:
         and not inputs.dropout  # torch's plain operations, which can be differentiated twice
         and _plain(query)
     ):
-        output: Tensor = _Twice.apply(query, key, value, *arguments)  # type: ignore[no-untyped-call]
+        recorded: Any = _Flash if mask is None and _takes_flash(query, key, value) else _Twice
+        output: Tensor = recorded.apply(query, key, value, *arguments)
     else:
         output = _torch_sdpa(query, key, value, *arguments)
     return output if something is None else torch.where(something, output, 0.0)
@@ -88,11 +89,60 @@ def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     return (bias if mask is None else bias.masked_fill(~allowed, -torch.inf)), something
 
 
-class _Twice(torch.autograd.Function):
-    """Torch's attention, which has no second derivative where it takes its flash kernel, with one.
+_FLASH = torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
+_forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
-    The first derivative is torch's own, of a graph that is kept inside; the second goes through
-    plain operations.
+
+def _takes_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether torch computes this on the CPU by its flash kernel, which we can call, too."""
+    if q.device.type != "cpu" or _forward is None or _backward is None:
+        return False
+    return bool(torch._fused_sdp_choice(q, k, v) == _FLASH)
+
+
+def _second(ctx: Any, cotangent: Tensor, *inputs: Any) -> list[Tensor | None]:
+    """The gradients by plain operations, which can be differentiated again."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        output = _torch_sdpa(*inputs, *ctx.arguments)
+    return _gradients(ctx, output, inputs, cotangent, create_graph=True)
+
+
+def _gradients(
+    ctx: Any, output: Tensor, inputs: Any, cotangent: Tensor, **options: bool
+) -> list[Tensor | None]:
+    needed = ctx.needs_input_grad[:3]
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(output, wanted, cotangent, **options))
+    return [next(found) if need else None for need in needed]
+
+
+class _Flash(torch.autograd.Function):
+    """Torch's flash kernel on the CPU, without a mask, with a second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
+        _, dropout, causal, scale = ctx.arguments = arguments
+        output, sums = _forward(q, k, v, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
+        ctx.save_for_backward(q, k, v, output, sums)
+        found: Tensor = output
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        nothing = (None,) * len(ctx.arguments)
+        saved = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_second(ctx, cotangent, *saved[:3]), *nothing
+        _, dropout, causal, scale = ctx.arguments
+        found = _backward(cotangent, *saved, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
+        return *found, *nothing
+
+
+class _Twice(torch.autograd.Function):
+    """Torch's attention, which has no second derivative where it takes a fused kernel, with one.
+
+    The first derivative is torch's own, of a graph that is kept inside.
     """
 
     @staticmethod
@@ -109,15 +159,7 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        inputs, output = ctx.inner, ctx.output
-        again = torch.is_grad_enabled()
-        if again:
-            inputs = ctx.saved_tensors
-            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-                output = _torch_sdpa(*inputs, *ctx.arguments)
-        needed = ctx.needs_input_grad[:3]
-        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-        found = iter(
-            torch.autograd.grad(output, wanted, cotangent, retain_graph=True, create_graph=again)
-        )
-        return *(next(found) if need else None for need in needed), None, None, None, None
+        nothing = (None,) * len(ctx.arguments)
+        if torch.is_grad_enabled():
+            return *_second(ctx, cotangent, *ctx.saved_tensors), *nothing
+        return *_gradients(ctx, ctx.output, ctx.inner, cotangent, retain_graph=True), *nothing

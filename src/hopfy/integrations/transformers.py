@@ -22,8 +22,7 @@ __all__ = ["register", "sparse_cache"]
 _MARK = "_hopfy_cache"
 # Arguments that change the scores in ways that this attention does not know.
 _UNKNOWN = {
-    "softcap": "capped scores",
-    "s_aux": "attention sinks",
+    "block_indices": "blocks of keys that the model chooses",
     "cache": "a paged cache",
 }
 
@@ -71,6 +70,8 @@ class _Attention:
         scaling: float | None = None,
         is_causal: bool | None = None,
         position_bias: Tensor | None = None,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Queries (B, Hq, M, D), keys and values (B, H, N, D); the output is (B, M, Hq, D)."""
@@ -86,9 +87,15 @@ class _Attention:
         if position_bias is not None:
             attention_mask = _with_bias(attention_mask, position_bias)
         need_weights = _wants_weights(module, options)
+        omega: Any = self.omega
         cache: SparseCache | None = getattr(key, _MARK, None)
+        if softcap is not None or s_aux is not None:
+            bias = None
+            if attention_mask is not None and attention_mask.is_floating_point():
+                bias, attention_mask = attention_mask, None
+            omega, cache = _OfOtherScores(omega, softcap, s_aux, bias), None
         if cache is not None and query.shape[2] == 1 and not (need_weights or dropout):
-            found = cache.attend(query, self.omega, scale=scaling, mask=attention_mask)
+            found = cache.attend(query, omega, scale=scaling, mask=attention_mask)
             return found.transpose(1, 2).contiguous(), None
         found = F.attention(
             query,
@@ -99,15 +106,54 @@ class _Attention:
             is_causal,
             scaling,
             key.shape[1] != query.shape[1],
-            omega=self.omega,
+            omega=omega,
             return_weights=need_weights,
         )
         output, weights = found if need_weights else (found, None)
         return output.transpose(1, 2).contiguous(), weights
 
 
+class _OfOtherScores:
+    r"""A map of what a model makes of its scores: :math:`c \tanh(\theta / c) + b`, and a sink.
+
+    The sink is one more score for each head whose weight is dropped; it is always visible. All scores
+    of a call exist at once.
+    """
+
+    def __init__(
+        self,
+        omega: Omega | nn.Module,
+        softcap: float | None,
+        sinks: Tensor | None,
+        bias: Tensor | None,
+    ) -> None:
+        self.omega, self.softcap, self.sinks, self.bias = omega, softcap, sinks, bias
+
+    def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Weights (B, Hq, M, N) of the scores; the mask is True where a key takes part."""
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            scores = scores + self.bias
+        count = scores.shape[-1]
+        if self.sinks is not None:
+            sinks = self.sinks.to(scores).reshape(-1, 1, 1).expand(*scores.shape[:-1], 1)
+            scores = torch.cat([scores, sinks], -1)
+            if mask is not None:
+                mask = nn.functional.pad(mask.expand(*scores.shape[:-1], count), (0, 1), value=True)
+        visible = scores.detach() > torch.finfo(scores.dtype).min / 2
+        visible = visible if mask is None else visible & mask
+        omega = self.omega
+        if isinstance(omega, Omega):
+            omega = omega.clip(visible.sum(-1, keepdim=True))
+        weights: Tensor = omega(scores, visible)
+        return weights[..., :count]
+
+
 def sparse_cache() -> Any:
     """A cache for ``model.generate(..., past_key_values=sparse_cache())``.
+
+    An encoder-decoder model takes two: ``EncoderDecoderCache(sparse_cache(), sparse_cache())``.
 
     Decoding steps of a registered attention then read only the keys that can have weight, see
     `hopfy.nn.SparseCache`; the tokens are those of any other cache. ``cache.stats()`` says how many
