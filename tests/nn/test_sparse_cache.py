@@ -172,3 +172,40 @@ def test_bad_input(keys: Tensor, values: Tensor, message: str) -> None:
         SparseCache().attend(torch.zeros(1, 1, 1, 4))
     assert "length=3" in repr(cache)
     assert hopfy.nn.SparseCache is SparseCache
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "error", "message"),
+    [
+        (torch.zeros(2, 2, 1, 16), {}, ValueError, "8 features"),
+        (torch.zeros(2, 2, 1, 4), {}, ValueError, "8 features"),
+        (torch.zeros(2, 3, 1, 8), {}, ValueError, "multiple of 2 heads"),
+        (torch.zeros(2, 1, 1, 8), {}, ValueError, "multiple of 2 heads"),
+        (torch.zeros(3, 2, 1, 8), {}, ValueError, "batch 2"),
+        (torch.zeros(2, 1, 8), {}, ValueError, "queries, features"),
+        ([1.0], {}, ValueError, "list"),
+        (torch.zeros(2, 2, 1, 8, dtype=torch.int64), {}, TypeError, "floating"),
+        (torch.zeros(2, 2, 1, 8, dtype=torch.float64), {}, TypeError, "one dtype"),
+        (torch.zeros(2, 2, 1, 8, device="meta"), {}, TypeError, "device"),
+        (torch.zeros(2, 2, 1, 8), {"scale": float("nan")}, ValueError, "finite"),
+        (torch.zeros(2, 2, 1, 8), {"mask": torch.ones(5, 1, 1, 90) > 0}, ValueError, "broadcasts"),
+        (torch.zeros(2, 2, 1, 8), {"mask": torch.ones(2, 1, 1, 80) > 0}, ValueError, "broadcasts"),
+    ],
+)
+def test_bad_queries(query: object, options: dict, error: type, message: str) -> None:
+    """None of them may reach the compiled step, which trusts the shapes."""
+    cache = filled(torch.zeros(2, 2, 90, 8), torch.zeros(2, 2, 90, 8))
+    with pytest.raises(error, match=message):
+        cache.attend(query, "sparsemax", **options)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_query_that_is_not_finite_affects_only_its_row(value: float) -> None:
+    keys, values = torch.randn(2, 1, 2, 90, 8)
+    query = torch.randn(1, 2, 1, 8)
+    query[0, 1, 0, 3] = value
+    found = filled(keys, values).attend(query, "sparsemax")
+    wanted = F.attention(query, keys, values, omega="sparsemax")
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert found[0, 0].isfinite().all()
+    assert not found[0, 1].isfinite().any()

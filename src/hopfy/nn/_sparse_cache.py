@@ -123,6 +123,7 @@ class SparseCache:
         """
         omega = omega if isinstance(omega, nn.Module) else omega_from(omega)
         keys, values = self.keys, self.values
+        _check_query(query, keys, scale)
         shared = query.shape[1] != keys.shape[1]
         ranges = self._ranges(query, mask)
         form = decoding.form_of(getattr(omega, "closed_form", None), query)
@@ -155,12 +156,17 @@ class SparseCache:
     def _ranges(self, query: Tensor, mask: Tensor | None) -> Any:
         """The first and one past the last key of every query; None if that does not say it all."""
         batch, heads, rows, _ = query.shape
-        if rows != 1 or (torch.is_grad_enabled() and query.requires_grad):
+        recorded = torch.is_grad_enabled() and query.requires_grad
+        if rows != 1 or recorded or not bool(query.isfinite().all()):
             return None
         count = batch * heads
         if mask is None:
             return np.zeros(count, np.int64), np.full(count, len(self))
-        if mask.dtype is not torch.bool or mask.shape[-1] != len(self):
+        shape = (batch, heads, rows, len(self))
+        fits = mask.ndim <= 4 and all(
+            size in (1, wanted) for size, wanted in zip(mask.shape[::-1], shape[::-1], strict=False)
+        )
+        if mask.dtype is not torch.bool or mask.shape[-1] != len(self) or not fits:
             return None
         flat = mask.expand(batch, heads, 1, len(self)).reshape(count, -1)
         first = flat.to(torch.uint8).argmax(-1)
@@ -193,6 +199,27 @@ class SparseCache:
                 )
         if keys.device.type == "cpu" and not bool(keys.isfinite().all()):
             raise ValueError("expected finite keys, got NaN or infinity in them.")
+
+
+def _check_query(query: Any, keys: Tensor, scale: Any) -> None:
+    """The compiled step reads as many heads and features as the query says it has."""
+    batch, heads, _, size = keys.shape
+    if not isinstance(query, Tensor) or query.ndim != 4:
+        came = tuple(query.shape) if isinstance(query, Tensor) else type(query).__name__
+        raise ValueError(
+            f"expected a query of shape (batch, heads, queries, features), got {came}."
+        )
+    if query.device != keys.device:
+        raise TypeError(
+            f"expected a query on the cache's device {keys.device}, got {query.device}."
+        )
+    if query.shape[0] != batch or query.shape[1] % heads or query.shape[3] != size:
+        raise ValueError(
+            f"expected a query of batch {batch}, a multiple of {heads} heads and {size} features, "
+            f"like the keys in the cache, got shape {tuple(query.shape)}."
+        )
+    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale)):
+        raise ValueError(f"expected scale to be a finite number, got {scale!r}.")
 
 
 def _grown(store: Tensor | None, like: Tensor, used: int, needed: int) -> Tensor:
