@@ -311,6 +311,34 @@ def test_autocast(omega: str) -> None:
 
 
 @every_omega
+@pytest.mark.parametrize("n", [9, 300])
+def test_backward_inside_autocast(omega: str, n: int) -> None:
+    """Torch advises against it, and people do it: the gradients keep their digits."""
+    data = inputs(m=n, n=n, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = F.attention(*data, enable_gqa=True, omega=omega).float().sum()
+        found = torch.autograd.grad(inside, data)
+        second = F.attention(*data, enable_gqa=True, omega=omega)
+    wanted = torch.autograd.grad(second.float().sum(), data)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype is torch.float32
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@every_omega
+def test_forward_mode_agrees_with_backward(omega: str) -> None:
+    q, k, v = (x.detach() for x in inputs(hq=2, h=2))
+    query = q.requires_grad_()
+    output = F.attention(query, k, v, omega=omega)
+    tangent, cotangent = torch.randn_like(q), torch.randn_like(output)
+    (along,) = torch.autograd.grad(output, query, cotangent)
+    _, pushed = torch.func.jvp(
+        lambda x: F.attention(x, k, v, omega=omega), (q.detach(),), (tangent,)
+    )
+    torch.testing.assert_close((pushed * cotangent).sum(), (tangent * along).sum())
+
+
+@every_omega
 def test_vmap_equals_a_batch(omega: str) -> None:
     data = [x.detach() for x in inputs(b=3, hq=2, h=2)]
     each = torch.vmap(lambda q, k, v: F.attention(q, k, v, is_causal=True, omega=omega))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -33,9 +34,17 @@ def _allowed(backend: str) -> str:
     return str(getter(backend, "matmul"))
 
 
-def outside_autocast(tensor: Tensor) -> torch.autocast:
-    """A context in which products on the tensor's device are not cast to a smaller dtype."""
-    return torch.autocast(tensor.device.type, enabled=False)
+def outside_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context in which products on the tensor's device are not cast to a smaller dtype.
+
+    A backward pass needs it, too: whoever calls ``backward()`` may have autocast on.
+    """
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if _is_on(device) else nullcontext()
+
+
+def _is_on(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from hopfy._facts import named
 from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
+from hopfy._runtime.precision import outside_autocast
 from hopfy.functional._attention_inputs import Inputs, as_inputs
 from hopfy.functional._fused_attention import fused, traced
 from hopfy.functional._softmax_attention import sdpa, sdpa_serves
@@ -87,9 +88,7 @@ def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tens
     device, dtype = inputs.query.device.type, inputs.query.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            output, weights = _attended(inputs.widened(), omega, need_weights)
-    else:
+    with outside_autocast(inputs.query):
         output, weights = _attended(inputs.widened(), omega, need_weights)
     if output.dtype is not dtype:
         output = output.to(dtype)

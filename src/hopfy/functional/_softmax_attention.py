@@ -12,6 +12,7 @@ from hopfy._runtime.dispatch import (
     records_gradients,
     values_can_be_read,
 )
+from hopfy._runtime.precision import outside_autocast
 from hopfy.functional._attention_inputs import Inputs, fit_at_a_glance
 
 __all__ = ["sdpa", "sdpa_serves"]
@@ -23,6 +24,7 @@ def sdpa_serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
         fit_at_a_glance(query, key, value)
         and query.dtype in (torch.float32, torch.float64)
         and not records_gradients(query, key, value)
+        and not forward_mode_is_active()
         and not torch.is_autocast_enabled(query.device.type)
         and key.shape[-2] > 0
     )
@@ -43,6 +45,8 @@ def sdpa(inputs: Inputs) -> Tensor:
     ):
         recorded: Any = _Flash if mask is None and _takes_flash(query, key, value) else _Twice
         output: Tensor = recorded.apply(query, key, value, *arguments)
+    elif forward_mode_is_active():
+        output = _by_plain_operations(query, key, value, *arguments)
     else:
         output = _torch_sdpa(query, key, value, *arguments)
     return output if something is None else torch.where(something, output, 0.0)
@@ -54,6 +58,12 @@ def _torch_sdpa(
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
     )
+
+
+def _by_plain_operations(*arguments: Any) -> Tensor:
+    """The same where fused kernels have no derivative: forward mode, second derivatives."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return _torch_sdpa(*arguments)
 
 
 def _plain(x: Tensor) -> bool:
@@ -103,8 +113,7 @@ def _takes_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def _second(ctx: Any, cotangent: Tensor, *inputs: Any) -> list[Tensor | None]:
     """The gradients by plain operations, which can be differentiated again."""
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        output = _torch_sdpa(*inputs, *ctx.arguments)
+    output = _by_plain_operations(*inputs, *ctx.arguments)
     return _gradients(ctx, output, inputs, cotangent, create_graph=True)
 
 
@@ -132,10 +141,11 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         nothing = (None,) * len(ctx.arguments)
         saved = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *_second(ctx, cotangent, *saved[:3]), *nothing
-        _, dropout, causal, scale = ctx.arguments
-        found = _backward(cotangent, *saved, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
+        with outside_autocast(cotangent):
+            if torch.is_grad_enabled():
+                return *_second(ctx, cotangent, *saved[:3]), *nothing
+            _, dropout, causal, scale = ctx.arguments
+            found = _backward(cotangent, *saved, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
         return *found, *nothing
 
 
@@ -160,6 +170,7 @@ class _Twice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         nothing = (None,) * len(ctx.arguments)
-        if torch.is_grad_enabled():
-            return *_second(ctx, cotangent, *ctx.saved_tensors), *nothing
-        return *_gradients(ctx, ctx.output, ctx.inner, cotangent, retain_graph=True), *nothing
+        with outside_autocast(cotangent):
+            if torch.is_grad_enabled():
+                return *_second(ctx, cotangent, *ctx.saved_tensors), *nothing
+            return *_gradients(ctx, ctx.output, ctx.inner, cotangent, retain_graph=True), *nothing

@@ -34,6 +34,7 @@ from torch import Tensor
 from hopfy._kernels.attention.reference import reference
 from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.backends import backend_for
+from hopfy._runtime.precision import outside_autocast
 
 __all__ = ["Family", "Visible", "backward", "forward", "kept_weights", "reference"]
 
@@ -75,9 +76,10 @@ def backward(
     state: Any, queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
-    gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = _module(state.backend).backward(
-        state, queries, keys, values, cotangent, wanted
-    )
+    with outside_autocast(queries):
+        gradients: tuple[Tensor, Tensor, Tensor, Tensor | None] = _module(state.backend).backward(
+            state, queries, keys, values, cotangent, wanted
+        )
     return gradients
 
 
