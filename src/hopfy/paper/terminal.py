@@ -112,14 +112,14 @@ class ShownProgress:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def begin(self, label: str, total: float) -> None:
+    def begin(self, label: str, total: float, cost: float | None = None) -> None:
         self._task, self._lines = self._bars.add_task(label, total=total, left=""), 0
-        self._left.begin(total)
+        self._left.begin(total if cost is None else cost)
 
-    def advance(self, amount: float = 1.0) -> None:
+    def advance(self, amount: float = 1.0, cost: float | None = None) -> None:
         if self._task is None:
             return
-        left = self._left.advance(amount)
+        left = self._left.advance(amount if cost is None else cost)
         self._bars.update(self._task, advance=amount, left=left)
         if not self._console.is_terminal:
             self._say(next(task for task in self._bars.tasks if task.id == self._task), left)

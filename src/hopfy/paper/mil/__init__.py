@@ -171,7 +171,12 @@ class MIL(Experiment[MILConfig]):
         """
         work = Work(config, self.data_checksum(config), store)
         runs = range(config.seeds)
-        progress.begin(self.title, sum(work.size(cell, run) for cell in work.cells for run in runs))
+        parts = [(cell, run) for cell in work.cells for run in runs]
+        progress.begin(
+            self.title,
+            sum(work.size(*part) for part in parts),
+            sum(work.cost(*part) for part in parts),
+        )
         for _, cells in groupby(work.cells, lambda cell: cell.task):
             own = list(cells)
             for run in runs:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Work"]
 
+_SECONDS_OF_A_BAG, _USUAL_EPOCHS = 1 / 300, 10
+"""A bag of MNIST digits in training, and the epochs after which networks for these have mostly stopped."""
+
 
 class Cell(NamedTuple):
     """A task and a method: one number of the table. The task is ``"K=3"`` or an animal."""
@@ -57,21 +60,31 @@ class Work:
             return len(self._space(cell).points(cell.method))
         return 1 if cell.task.startswith("K=") or run == 1 else 0
 
+    def cost(self, cell: Cell, run: int) -> float:
+        """About how many seconds of one core the training runs of a cell's ``run``-th seed take."""
+        grid = self._space(cell).points(cell.method)
+        mean = fmean(self._cost(cell, point) for point in grid)
+        if run and not cell.task.startswith("K="):
+            return mean * self.size(cell, run) * (self._config.animal_seeds - 1)
+        return mean * self.size(cell, run)
+
     def start(self, cell: Cell, run: int, progress: Progress) -> None:
         """Compute what no process has taken yet of a cell's ``run``-th seed."""
         points, name = self._points(cell, run), _part(cell, run)
-        computed = 0
+        computed, spent = 0, 0.0
 
         def compute(group: Point) -> dict[str, Any]:
-            nonlocal computed
+            nonlocal computed, spent
             found = self._compute(cell, group)
-            computed += len(group["points"])
-            progress.advance(len(group["points"]))
+            count = len(group["points"])
+            cost = sum(self._cost(cell, each) * len(each["seeds"]) for each in group["points"])
+            computed, spent = computed + count, spent + cost
+            progress.advance(count, cost)
             return found
 
         if points and not self._store.path(name).is_file():
             self._grid(cell, points).work(compute, wait=False)
-        progress.advance(self.size(cell, run) - computed)
+        progress.advance(self.size(cell, run) - computed, max(0.0, self.cost(cell, run) - spent))
 
     def finish(self, cell: Cell, run: int) -> list[dict[str, Any]]:
         """All results of a cell's ``run``-th seed, if need be after waiting for other processes."""
@@ -136,6 +149,13 @@ class Work:
 
     def _best_result(self, cell: Cell) -> dict[str, Any]:
         return max(self.finish(cell, 0), key=lambda each: fmean(each["validation"]))
+
+    def _cost(self, cell: Cell, point: dict[str, Any]) -> float:
+        """About how many seconds of one core one seed of a point takes."""
+        space = self._space(cell)
+        if cell.task.startswith("K="):
+            return self._config.bags * min(space.epochs, _USUAL_EPOCHS) * _SECONDS_OF_A_BAG
+        return space.cost(point)
 
     def _space(self, cell: Cell) -> Grid:
         return self._config.digits if cell.task.startswith("K=") else self._config.benchmarks

@@ -40,6 +40,8 @@ class Task:
             is 1 there.
         own_network: whether sequential k-subsets trains one; otherwise it reads the scores of the
             network that was trained with k-subsets.
+        vectors: the frozen word vectors: ``"glove"`` in 50 dimensions, or ``"minilm"``, the word pieces
+            of a sentence model in 100.
         word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
@@ -63,6 +65,7 @@ class Task:
     transition: float = 0.001
     test_transition: float = 1.0
     own_network: bool = True
+    vectors: str = "glove"
     word_dropout: float = 0.1
     dropout: float = 0.5
     hidden: int = 200

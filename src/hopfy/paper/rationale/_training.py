@@ -17,6 +17,7 @@ from hopfy.estimators import (
     Selection,
     Training,
     Words,
+    WordVectors,
     faithfulness,
 )
 from hopfy.paper.rationale._metrics import (
@@ -38,8 +39,9 @@ _EVERY_WORD = ("softmax",)
 """Methods that weigh every word: their rationale is as many words as the others may take."""
 _NO_RATIONALE = ("BiLSTM",)
 _LEARNED_SIZE = 16
+_PIECES = "minilm"
 _EVERY_VECTOR = 400_000
-"""GloVe's words stay in the model, all of them: test texts may use any."""
+"""All words that have vectors stay in the model: test texts may use any."""
 
 Estimator = RationaleClassifier | RationaleRegressor
 
@@ -54,7 +56,7 @@ def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
             test_transition=task.test_transition,
             temperature=task.temperature,
         ),
-        "vectors": _LEARNED_SIZE if task.data == PLANTED else "glove",
+        "vectors": _vectors(task, corpus),
         "words": Words(min_count=1, keep_words=_EVERY_VECTOR),
         "hidden": task.hidden,
         "word_dropout": task.word_dropout,
@@ -76,6 +78,18 @@ def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
     training, validation = corpus.training, corpus.validation
     held_out = (validation.texts, validation.labels.numpy())
     return estimator.fit(training.texts, training.labels.numpy(), validation=held_out)
+
+
+def _vectors(task: Task, corpus: Corpus) -> Any:
+    """What the estimator takes its word vectors from."""
+    if task.data == PLANTED:
+        return _LEARNED_SIZE
+    if task.vectors == _PIECES:
+        parts = (corpus.training, corpus.validation, corpus.test)
+        tokens = {token for part in parts for text in part.texts for token in text.tokens}
+        words = sorted({token.replace("’", "'").lower() for token in tokens})
+        return WordVectors.from_word_pieces(words)
+    return task.vectors
 
 
 class _Strongest:
