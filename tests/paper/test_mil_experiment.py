@@ -71,6 +71,22 @@ def test_a_tiny_run_chooses_by_validation_and_resumes(tmp_path, monkeypatch):
     ]
 
 
+def test_the_time_left_is_judged_by_what_a_point_costs(tmp_path):
+    """A step takes as long as it has parameters; four seeds take four times as long as one."""
+    profile = replace(MIL.profiles["animals"], methods=("softmax",), animals=("fox",))
+    work = Work(profile, "", Store(tmp_path))
+    (cell,) = work.cells
+    points = profile.benchmarks.points("softmax")
+    costs = [profile.benchmarks.cost(point) for point in points]
+    assert work.size(cell, 0) == len(points) == 96
+    assert work.cost(cell, 0) == pytest.approx(sum(costs))
+    assert work.cost(cell, 1) == pytest.approx(4 * sum(costs) / 96)
+    small, large = ({**points[0], "size": size, "head_size": 2 * size} for size in (32, 128))
+    assert profile.benchmarks.cost(large) > 4 * profile.benchmarks.cost(small)
+    one = replace(profile.benchmarks, batch_size=1)
+    assert one.cost(points[0]) == 16 * profile.benchmarks.cost(points[0])
+
+
 def test_what_is_finished_so_far_can_be_seen(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="at least one finished cell"):
         reproduce(TinyMIL(), tmp_path, so_far=True)

@@ -115,6 +115,40 @@ def test_a_part_depends_on_its_own_task_only(tmp_path, monkeypatch):
         experiment.so_far(RationaleConfig(tasks=(replace(TINY, share=0.5),)), store)
 
 
+class Told:
+    """Keeps what a run tells about its progress."""
+
+    def begin(self, _: str, total: float, cost: float | None = None) -> None:
+        self.total, self.cost, self.steps = total, cost, []
+
+    def advance(self, amount: float = 1.0, cost: float | None = None) -> None:
+        self.steps.append((amount, cost))
+
+
+def test_finished_cells_are_shown_at_once_and_long_ones_cost_more(tmp_path, monkeypatch):
+    order = []
+
+    def measure(method: str, task: Task, seed: int) -> dict[str, object]:
+        order.append((task.hidden, method, seed))
+        return {"score": float(seed)}
+
+    monkeypatch.setattr(_training, "measure", measure)
+    small = replace(TINY, methods=("SPECTRA", "softmax"), seeds=2)
+    large = replace(small, hidden=200)
+    store = Store(tmp_path, {"hopfy": "1"})
+    experiment.run(RationaleConfig(tasks=(large,)), store, Quiet())
+    assert len(order) == 4
+    told = Told()
+    found = experiment.run(RationaleConfig(tasks=(small, large)), store, told)
+    assert len(order) == 8
+    assert told.total == sum(amount for amount, _ in told.steps) == 8
+    costs = [cost for _, cost in told.steps]
+    assert told.cost == pytest.approx(sum(costs))
+    assert min(costs[:4]) > max(costs[4:])  # the large networks, finished before
+    assert costs[0] == 2 * costs[2]  # SPECTRA has two LSTMs
+    assert [run["score"] for run in found["cells"]["planted"]["softmax"]] == [0, 1, 0, 1]
+
+
 def test_quick_falls_back_on_made_texts(tmp_path, monkeypatch):
     monkeypatch.setenv("HOPFY_DATA", str(tmp_path))
     monkeypatch.setattr("hopfy.paper.data._files.cache_folder", lambda: tmp_path)

@@ -147,6 +147,10 @@ class Experiment(ABC, Generic[C]):
         """Tables that a reader takes in at a glance; none by default."""
         return ()
 
+    def recorded(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of the results is kept in the repository; all of it by default."""
+        return results
+
     @abstractmethod
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
         """Write the pictures into ``folder`` and say what they show."""

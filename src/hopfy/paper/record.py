@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfy._files.atomic import replacing
+from hopfy.paper._registry import load
 
 __all__ = ["compact", "record"]
 
@@ -29,8 +30,10 @@ def record(run: Path, folder: Path) -> Path:
     whole = json.loads((run / "results.json").read_text("utf-8"))
     name, profile = whole["experiment"], whole["profile"]
     path = folder / (f"{name}.json" if profile == "paper" else f"{name}-{profile}.json")
+    kept = {key: whole[key] for key in _KEPT}
+    kept["results"] = load(name).recorded(whole["results"])
     with replacing(path) as file:
-        file.write(compact({key: whole[key] for key in _KEPT}).encode())
+        file.write(compact(kept).encode())
     return path
 
 

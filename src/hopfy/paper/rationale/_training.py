@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hopfy.estimators import (
     NoKnownWordsWarning,
     Rationale,
     RationaleClassifier,
+    RationaleModule,
     RationaleRegressor,
     Selection,
     Training,
@@ -31,7 +32,7 @@ from hopfy.paper.rationale._reference import reference_network
 from hopfy.paper.rationale._task import Task
 from hopfy.paper.rationale._texts import PLANTED, Corpus, Part, load
 
-__all__ = ["fitted", "measure"]
+__all__ = ["estimator_of", "fitted", "measure"]
 
 _SHOWN = 3
 """Test texts whose highlights are kept."""
@@ -48,8 +49,19 @@ Estimator = RationaleClassifier | RationaleRegressor
 
 def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
     """An estimator with the task's settings, fitted; the validation texts decide when to stop."""
+    build = reference_network(method) if task.as_reference_code else method
+    training, validation = corpus.training, corpus.validation
+    held_out = (validation.texts, validation.labels.numpy())
+    estimator = estimator_of(build, task, corpus, seed)
+    return estimator.fit(training.texts, training.labels.numpy(), validation=held_out)
+
+
+def estimator_of(
+    method: str | Callable[..., RationaleModule], task: Task, corpus: Corpus, seed: int
+) -> Estimator:
+    """An estimator with the task's settings, not fitted."""
     settings: dict[str, Any] = {
-        "method": reference_network(method) if task.as_reference_code else method,
+        "method": method,
         "share": task.share,
         "selection": Selection(
             transition=task.transition,
@@ -70,14 +82,9 @@ def fitted(method: str, task: Task, corpus: Corpus, seed: int) -> Estimator:
         ),
         "random_state": seed,
     }
-    estimator: Estimator = (
-        RationaleRegressor(**settings, bounds=(0.0, 1.0))
-        if corpus.numbers
-        else RationaleClassifier(**settings)
-    )
-    training, validation = corpus.training, corpus.validation
-    held_out = (validation.texts, validation.labels.numpy())
-    return estimator.fit(training.texts, training.labels.numpy(), validation=held_out)
+    if corpus.numbers:
+        return RationaleRegressor(**settings, bounds=(0.0, 1.0))
+    return RationaleClassifier(**settings)
 
 
 def _vectors(task: Task, corpus: Corpus) -> Any:
