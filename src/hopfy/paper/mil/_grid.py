@@ -69,7 +69,7 @@ class Grid:
         """
         size, inner = point["size"], point["heads"] * point["head_size"]
         parameters = size * (_FEATURES + size + 4 * inner)
-        return 16 / self.batch_size * (_PER_STEP + parameters) / _IN_A_SECOND
+        return float(16 / self.batch_size * (_PER_STEP + parameters) / _IN_A_SECOND)
 
     def training(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """How the network of a point is trained."""
