@@ -421,11 +421,8 @@ def table(results: list[Resources]) -> str:
         "|---|" + "---:|" * len(TARGETS),
     ]
     for name in dict.fromkeys(found.name for found in results):
-        found = [cells.get((name, target)) for target in TARGETS]
-        texts = [
-            "" if r is None else f"{r.warps}w: {r.registers} / {r.spills} / {r.shared}"
-            for r in found
-        ]
+        found = [cells[name, target] for target in TARGETS]
+        texts = [f"{r.warps}w: {r.registers} / {r.spills} / {r.shared}" for r in found]
         lines.append(f"| {name} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -436,19 +433,31 @@ Written by `tests/gpu/cross_compile.py`, from binaries compiled with Triton {ver
 part. Each cell: warps of a block, then registers of a thread / bytes of spilled registers of a thread /
 bytes of shared memory of a block. See [the page on GPUs](gpu.md) for what it means.
 
-{count} kernels; {spilling} of them spill registers on some target.
+{count} of the {listed} configurations that a call can choose, each compiled for all targets;
+{spilling} of them spill registers on some target, at most {most} bytes. The others were not compiled
+when this page was written: `python tests/gpu/cross_compile.py FILE` goes on where it was stopped.
 
 """
 
 
 def document(results: list[Resources]) -> str:
-    """The page of the documentation."""
-    names = {r.name for r in results}
-    spilling = {r.name for r in results if r.spills}
+    """The page of the documentation: what was compiled for all targets, in the order of the list."""
+    found = {(r.name, r.target): r for r in results}
+    names = [launch.name for launch in listed_launches()]
+    whole = [
+        found[name, target]
+        for name in names
+        if all((name, target) in found for target in TARGETS)
+        for target in TARGETS
+    ]
     heading = _HEADING.format(
-        version=triton.__version__, count=len(names), spilling=len(spilling) or "none"
+        version=triton.__version__,
+        count=len(whole) // len(TARGETS),
+        listed=len(names),
+        spilling=len({r.name for r in whole if r.spills}) or "none",
+        most=max((r.spills for r in whole), default=0),
     )
-    return heading + table(results) + "\n"
+    return heading + table(whole) + "\n"
 
 
 if __name__ == "__main__":

@@ -332,7 +332,7 @@ ANYTHING = {
     "bias": st.sampled_from(["", "rows", "keys"]),
     "causal": st.one_of(st.none(), st.integers(-20, 60)),
     "dtype": st.sampled_from(list(HALF)),
-    "map": st.sampled_from([("entmax", 1.0, 4.0), ("normmax", 1.2, 4.0), ("ksubsets", 0.0, 12.0)]),
+    "map": st.sampled_from([("entmax", 1.0, 4.0), ("normmax", 1.2, 4.0), ("ksubsets", 0.25, 12.0)]),
     "shares": st.lists(st.floats(0, 1), min_size=1, max_size=4),
 }
 

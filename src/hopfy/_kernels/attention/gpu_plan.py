@@ -120,7 +120,7 @@ def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dic
         crowded = ("output",) if wide > 128 else ()
     elif wide > 64 or heavy:
         crowded = ("queries", "keys")
-    return {kernel: {"maxnreg": 192} for kernel in crowded}
+    return {kernel: {"maxnreg": 248} for kernel in crowded}
 
 
 def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
