@@ -29,6 +29,7 @@ from hopfy._kernels.sequential.cpu_rows import (
     new_row,
     numbers,
 )
+from hopfy._kernels.total_variation.cpu import denoise
 from hopfy._runtime.compilation import jit, leaf, part
 
 __all__ = ["TOO_LARGE", "largest", "relax_rows"]
@@ -89,12 +90,12 @@ def _relax(theta, edge, k, value, unit, sign):
     ``unit``; all others have -1. ``sign`` tells which positions count by 1 - y.
     """
     n = theta.shape[0]
-    center, fused = numbers(n), numbers(n)
-    _find_center(theta, edge, center)
+    center, pulls, fused = numbers(n), numbers(n), numbers(n)
+    _find_center(theta, edge, center, pulls)
     if sign is None:
-        threshold = _with_rewards(center, edge, k, fused)
+        threshold = _with_rewards(center, pulls, k, fused)
     else:
-        threshold = _with_penalties(center, edge, sign, k, fused)
+        threshold = _with_penalties(center, edge, pulls, sign, k, fused)
     count = -1
     for i in range(n):
         unit[i] = -1
@@ -107,9 +108,9 @@ def _relax(theta, edge, k, value, unit, sign):
 
 
 @part
-def _with_rewards(center, edge, k, fused):
+def _with_rewards(center, pulls, k, fused):
     """The threshold if no pair has a penalty; ``fused`` is the solution before clipping."""
-    _denoise(center, edge, fused)
+    denoise(center, pulls, fused)
     threshold = _threshold(fused, k)
     for i in range(fused.shape[0]):
         fused[i] -= threshold
@@ -128,52 +129,17 @@ def _signs(edge, sign):
 
 
 @leaf
-def _find_center(theta, edge, center):
-    """What each position would be without its neighbors' pull."""
+def _find_center(theta, edge, center, pulls):
+    """What each position would be without its neighbors' pull, and how strong the pulls are."""
     n = theta.shape[0]
     for i in range(n):
+        pulls[i] = 0.25 * abs(edge[i])
         pull = theta[i]
         if i > 0:
             pull += 0.5 * edge[i]
         if i + 1 < n:
             pull += 0.5 * edge[i + 1]
         center[i] = 0.5 * pull
-
-
-@part
-def _denoise(center, edge, out):
-    r"""Minimize :math:`\frac12\|x - c\|^2 + \sum_i \frac14 |t_i| |x_i - x_{i-1}|` in O(N).
-
-    Going right, the derivative of the best value of a prefix, as a function of its last entry, is
-    increasing and piecewise linear: a list of knots. The next pair cuts it off at plus and minus
-    its weight; where it does are the bounds that the walk back clips to.
-    """
-    n = center.shape[0]
-    knot, slope, level = numbers(2 * n + 2), numbers(2 * n + 2), numbers(2 * n + 2)
-    low, high = numbers(n), numbers(n)
-    left, right = n + 1, n
-    cut = 0.0
-    for i in range(n):
-        a, b = 1.0, -cut - center[i]
-        c, d = 1.0, cut - center[i]
-        cut = 0.25 * abs(edge[i + 1]) if i + 1 < n else 0.0
-        while left <= right and a * knot[left] + b <= -cut:
-            a += slope[left]
-            b += level[left]
-            left += 1
-        while left <= right and c * knot[right] + d >= cut:
-            c -= slope[right]
-            d -= level[right]
-            right -= 1
-        low[i] = (-cut - b) / a
-        high[i] = (cut - d) / c
-        left -= 1
-        knot[left], slope[left], level[left] = low[i], a, b + cut
-        right += 1
-        knot[right], slope[right], level[right] = high[i], -c, cut - d
-    out[n - 1] = low[n - 1]
-    for i in range(n - 2, -1, -1):
-        out[i] = min(max(out[i + 1], low[i]), high[i])
 
 
 @leaf
@@ -205,13 +171,13 @@ def _threshold(values, k):
 
 
 @part
-def _with_penalties(center, edge, sign, k, fused):
+def _with_penalties(center, edge, pulls, sign, k, fused):
     """The same for any pairs; ``sign`` becomes -1 where a position counts by 1 - y.
 
     The budget used falls with the threshold along straight pieces: Newton, kept inside a bracket.
     """
     if _signs(edge, sign) == 0:
-        return _with_rewards(center, edge, k, fused)
+        return _with_rewards(center, pulls, k, fused)
     n = center.shape[0]
     data = numbers(n)
     low, high, reach = center[0], center[0], 0.0
@@ -224,7 +190,7 @@ def _with_penalties(center, edge, sign, k, fused):
     for _ in range(200):
         for i in range(n):
             data[i] = center[i] - at if sign[i] > 0 else 1.0 - (center[i] - at)
-        _denoise(data, edge, fused)
+        denoise(data, pulls, fused)
         surplus, slope = _surplus(fused, edge, sign, k)
         if surplus >= 0.0:
             low = at

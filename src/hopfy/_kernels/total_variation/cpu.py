@@ -9,9 +9,10 @@ from hopfy._kernels.rows.calls import per_row, run_forward
 from hopfy._kernels.total_variation import row as plain
 from hopfy._runtime.compilation import jit, part
 
-__all__ = ["solve"]
+__all__ = ["denoise", "solve"]
 
-_smooth_row = part(plain.smooth_row_with(part(plain.denoise)))
+denoise = part(plain.denoise)
+_smooth_row = part(plain.smooth_row_with(denoise))
 
 
 def solve(scores, strength):
