@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from hopfy.distributed import RemoteError, _group
+from hopfy.distributed import (
+    DistributedError,
+    RemoteError,
+    ShardedHopfieldLookup,
+    ShardedHopfieldNetwork,
+    ShardedMemory,
+    _group,
+)
+from hopfy.nn import HopfieldLookup
 from judges import groups
 from judges.processes import Processes
 
@@ -31,6 +39,52 @@ def test_a_failure_in_a_tree_reaches_all(how: str) -> None:
             assert seconds < 20
     finally:
         group.close()
+
+
+# ------------------------------------------------------------------ objects, threads, lost data
+
+
+def test_objects_are_told_apart(processes: Processes) -> None:
+    processes.run(groups.objects_in_another_order)
+
+
+def test_threads_may_call(processes: Processes) -> None:
+    processes.run(groups.threads_that_call)
+
+
+def test_what_is_made_differently_is_an_error_on_all(three: Processes) -> None:
+    *others, guilty = three.run(groups.made_differently)
+    for seen in (*others, guilty):
+        for what, (name, text) in seen.items():
+            if what == "a bad timeout":
+                assert name == ("ValueError" if seen is guilty else "RemoteError"), text
+                assert "expected a timeout in seconds > 0, got -1" in text
+            else:
+                assert name == "DisagreementError", f"{what}: {name} {text}"
+    assert "1048576, 1048576, 2097152" in guilty["another limit"][1]
+
+
+def test_data_that_is_never_sent_is_an_error_on_all() -> None:
+    group = Processes(3, timeout=60)
+    try:
+        group.start(groups.data_that_is_never_sent, 5.0)
+        for rank, (name, text, again, seconds) in enumerate(group.answers()):
+            assert name == ("MemoryError" if rank == 1 else "LostProcessError"), text
+            assert again == "LostProcessError"  # nobody can use the process group any more
+            assert seconds < 20
+    finally:
+        group.close()
+
+
+def test_a_forgotten_process_group_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun does
+    for make in (
+        lambda: ShardedHopfieldNetwork(torch.eye(3)),
+        lambda: ShardedMemory(beta=1.0),
+        lambda: ShardedHopfieldLookup(HopfieldLookup(4, memories=3)),
+    ):
+        with pytest.raises(DistributedError, match=r"init_process_group\('gloo'\) first"):
+            make()
 
 
 # ------------------------------------------------------------------ the device of the transport

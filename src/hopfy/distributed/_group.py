@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -25,6 +26,8 @@ from hopfy.distributed._errors import (
     LostProcessError,
     RemoteError,
 )
+from hopfy.distributed._inputs import digest
+from hopfy.distributed._line import Line, line_of
 from hopfy.distributed._tree import Join, joined_by_tree
 
 if TYPE_CHECKING:
@@ -38,12 +41,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FINE, _FAILED = 0, 1
 _KINDS = ("", "gather", "joined", "MAX", "SUM", "MIN")
 """What follows a header, so that no process waits for another kind of data than it gets."""
-_SLOTS = 12
-"""Numbers in a header: status, exchange, and up to ten sizes or digests."""
+_SLOTS = 13
+"""Numbers in a header: status, exchange, object, and up to ten sizes or digests."""
 _TREE_ABOVE = 1 << 24
 """Bytes that an all-gather may bring to every process before a tree takes its place."""
 _MESSAGE = 512
 """Bytes of an error message that other processes see."""
+_ADVICE = {
+    "queries": " Broadcast them, or pass layout='sharded' for queries that differ.",
+    "shape of the queries": " Broadcast them, or pass layout='sharded' for queries that differ.",
+    "method and options": " Look for a call that some ranks skip.",
+    "object and call": " Look for a call that some ranks skip.",
+}
 
 
 @dataclass
@@ -79,17 +88,23 @@ class Group:
         mesh: a `DeviceMesh` with one dimension, or None for all processes.
         timeout: seconds that a process waits for the others before it gives up.
         device: where payloads live; collectives run on it where the backend can.
+        owner: what uses the group, for error messages; must be the same on all processes.
     """
 
-    def __init__(self, mesh: DeviceMesh | None, timeout: float, device: torch.device) -> None:
-        if not timeout > 0:
-            raise ValueError(f"expected a timeout in seconds > 0, got {timeout!r}.")
+    def __init__(
+        self, mesh: DeviceMesh | None, timeout: float, device: torch.device, owner: str = "Group"
+    ) -> None:
         if mesh is not None and mesh.ndim != 1:
             raise ValueError(
                 f"expected a mesh with one dimension, got {mesh.ndim}; name the dimension that "
                 "the memories are sharded over: mesh['shards']."
             )
-        self.timeout = float(timeout)
+        valid = isinstance(timeout, int | float) and timeout > 0
+        self._wrong: Exception | None = None  # raised in the first exchange, so that all hear of it
+        if not valid:
+            self._wrong = ValueError(f"expected a timeout in seconds > 0, got {timeout!r}.")
+        self.timeout = float(timeout) if valid else 300.0
+        self.owner = owner
         self.traffic = Traffic()
         self.tree_above = _TREE_ABOVE
         self._group: Any = None
@@ -97,15 +112,24 @@ class Group:
         if mesh is not None or (dist.is_available() and dist.is_initialized()):
             self._group = dist.group.WORLD if mesh is None else mesh.get_group()
             self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        elif os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+            raise DistributedError(
+                f"expected a process group, as torchrun started {os.environ['WORLD_SIZE']} "
+                "processes, got none; call torch.distributed.init_process_group('gloo') first, or "
+                f"use the class of one process in place of {owner}."
+            )
         backend = "" if self._group is None else str(dist.get_backend(self._group))
         self._device = transport_device(backend, device)
-        self._lost: str | None = None
-        self._exchange = 0
+        self._object = 0  # its number among all on the process group, once all have agreed on it
         self._announced: Exception | None = None
         self._calls = 0
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.size})"
+
+    @property
+    def _line(self) -> Line:
+        return line_of(self._group)
 
     # ------------------------------------------------------------------ exchanges
 
@@ -114,24 +138,27 @@ class Group:
         """A call that ends well on all processes or on none.
 
         An error between two exchanges takes the place of the next exchange; the last exchange of a
-        call carries nothing, so that no process returns before all others have succeeded.
+        call carries nothing, so that no process returns before all others have succeeded. Calls of
+        other threads wait.
         """
-        self._calls += 1
-        try:
-            yield
-        except Exception as error:
-            if self._calls == 1:
-                self.announce(error)
-            raise
-        else:
-            if self._calls == 1:
-                self.together(lambda: None)
-        finally:
-            self._calls -= 1
+        with self._line.lock:
+            self._calls += 1
+            try:
+                yield
+            except Exception as error:
+                if self._calls == 1:
+                    self.announce(error)
+                raise
+            else:
+                if self._calls == 1:
+                    self.together(lambda: None)
+            finally:
+                self._calls -= 1
 
     def announce(self, error: Exception) -> None:
         """Let an error of this process take the place of the next exchange, unless all know it."""
-        if not isinstance(error, DistributedError) and error is not self._announced:
+        known = isinstance(error, DistributedError) or error is self._announced
+        if not known and self._line.lost is None:
             self._checked(functools.partial(_raise, error), lambda _: [])
 
     def together(self, work: Callable[[], T]) -> T:
@@ -140,17 +167,15 @@ class Group:
 
     def agree(self, work: Callable[[], tuple[T, Mapping[str, int]]]) -> T:
         """Run ``work``; raise unless the digests that it gives are equal on all processes."""
-        (result, digests), table = self._checked(work, lambda found: list(found[1].values()))
-        for place, name in enumerate(digests):
+        (result, digests), table = self._checked(
+            work, lambda found: [digest([self.owner, *found[1]]), *found[1].values()]
+        )
+        for place, name in enumerate(("object and call", *digests)):
             column = table[:, place]
             if bool((column != column[0]).any()):
-                same = "; the digests by rank are " + ", ".join(
-                    f"{value & 0xFFFFFFFF:08x}" for value in column.tolist()
-                )
                 raise DisagreementError(
-                    f"expected the same {name} on all {self.size} processes, got different ones"
-                    f"{same}. Broadcast the input, or pass layout='sharded' for queries that "
-                    "differ."
+                    f"expected the same {name} on all {self.size} processes, got different ones; by "
+                    f"rank {_told(name, column)}.{_ADVICE.get(name, '')}"
                 )
         return result
 
@@ -160,8 +185,9 @@ class Group:
         They may differ in their first dimension only. What is sent is padded to the largest.
         """
 
-        own, raw, sizes = self._packed(work, "gather")
-        return self._gathered(own, raw, sizes)
+        with self._line.lock:
+            own, raw, sizes = self._packed(work, "gather")
+            return self._gathered(own, raw, sizes)
 
     def _packed(
         self, work: Callable[[], Sequence[Tensor]], kind: str
@@ -185,9 +211,12 @@ class Group:
         most = max(sum(_bytes(own, counts)) for counts in rows)
         if most == 0:
             return [[each[:0] for each in own] for _ in rows]
-        buffer = torch.nn.functional.pad(raw, (0, most - raw.numel()))
-        parts = raw.new_empty(self.size, most)
-        self._run(lambda: dist.all_gather(list(parts), buffer, group=self._group, async_op=True))
+        with self._expected():
+            buffer = torch.nn.functional.pad(raw, (0, most - raw.numel()))
+            parts = raw.new_empty(self.size, most)
+            self._run(
+                lambda: dist.all_gather(list(parts), buffer, group=self._group, async_op=True)
+            )
         self._count(most, (self.size - 1) * most, raw.numel())
         return [
             own if rank == self.rank else _unpack(parts[rank], own, counts)
@@ -200,11 +229,13 @@ class Group:
         By an all-gather, or by a tree where an all-gather would bring more than ``tree_above`` bytes
         to every process.
         """
-        own, raw, rows = self._packed(work, "joined")
-        most = max(sum(_bytes(own, counts)) for counts in rows)
-        if self.size > 1 and self.size * most > self.tree_above:
-            return joined_by_tree(self, self._group, own, join)
-        return join(self._gathered(own, raw, rows))
+        with self._line.lock:
+            own, raw, rows = self._packed(work, "joined")
+            most = max(sum(_bytes(own, counts)) for counts in rows)
+            if self.size > 1 and self.size * most > self.tree_above:
+                with self._expected():
+                    return joined_by_tree(self, self._group, own, join)
+            return join(self._gathered(own, raw, rows))
 
     # What `joined_by_tree` needs.
 
@@ -243,16 +274,20 @@ class Group:
         return self._reduced(lambda: work().to(torch.uint8), "MIN").bool()
 
     def _reduced(self, work: Callable[[], Tensor], how: str) -> Tensor:
-        own, sizes = self._checked(work, lambda found: [found.numel()], how)
-        if bool((sizes[:, 0] != sizes[0, 0]).any()):
-            raise DisagreementError(
-                f"expected tensors of one size on all processes, got {sizes[:, 0].tolist()}."
-            )
-        if self.size == 1 or not own.numel():
-            return own
-        buffer = own.detach().to(self._device, copy=True).contiguous()
-        operation = getattr(dist.ReduceOp, how)
-        self._run(lambda: dist.all_reduce(buffer, operation, group=self._group, async_op=True))
+        with self._line.lock:
+            own, sizes = self._checked(work, lambda found: [found.numel()], how)
+            if bool((sizes[:, 0] != sizes[0, 0]).any()):
+                raise DisagreementError(
+                    f"expected tensors of one size on all processes, got {sizes[:, 0].tolist()}."
+                )
+            if self.size == 1 or not own.numel():
+                return own
+            with self._expected():
+                buffer = own.detach().to(self._device, copy=True).contiguous()
+                operation = getattr(dist.ReduceOp, how)
+                self._run(
+                    lambda: dist.all_reduce(buffer, operation, group=self._group, async_op=True)
+                )
         size = buffer.numel() * buffer.element_size()
         self._count(size, size, size)
         return buffer.to(own.device)
@@ -263,36 +298,61 @@ class Group:
         self, work: Callable[[], T], describe: Callable[[T], Sequence[int]], kind: str = ""
     ) -> tuple[T, Tensor]:
         """Run ``work`` and exchange headers; raise everywhere if it failed anywhere."""
-        if self._lost is not None:
-            raise LostProcessError(self._lost)
-        self._exchange += 1
-        failure: Exception | None = None
-        numbers: list[int] = []
-        try:
-            result = work()
-            numbers = [int(number) for number in describe(result)]
-        except Exception as error:
-            failure = error
-        if self.size == 1:
-            if failure is not None:
-                self._announced = failure
-                raise failure
-            return result, torch.tensor([numbers], dtype=torch.int64)
-        number = self._exchange * len(_KINDS) + _KINDS.index(kind)
+        with self._line.lock:
+            if self._line.lost is not None:
+                raise LostProcessError(self._line.lost)
+            failure: Exception | None = None
+            numbers: list[int] = []
+            try:
+                if self._wrong is not None:
+                    raise self._wrong
+                result = work()
+                numbers = [int(number) for number in describe(result)]
+            except Exception as error:
+                failure = error
+            if self.size == 1:
+                if failure is not None:
+                    self._announced = failure
+                    raise failure
+                return result, torch.tensor([numbers], dtype=torch.int64)
+            table = self._headers(failure is None, kind, numbers)
+            if bool((table[:, 0] != _FINE).any()):
+                self._raise_everywhere(failure, table)
+            self._compare(table)
+            return result, table[:, 3:]
+
+    def _headers(self, fine: bool, kind: str, numbers: Sequence[int]) -> Tensor:
+        """The headers of all processes, (P, slots); all count on from the highest exchange."""
+        line = self._line
+        exchange = (line.exchanges + 1) * len(_KINDS) + _KINDS.index(kind)
         header = torch.zeros(_SLOTS, dtype=torch.int64)
-        header[0], header[1] = (_FINE if failure is None else _FAILED), number
-        header[2 : 2 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        # An object that has no number yet proposes one, as a negative number.
+        header[0], header[1] = (_FINE if fine else _FAILED), exchange
+        header[2] = self._object or -(line.objects + 1)
+        header[3 : 3 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
         table = self._all_gather(header.to(self._device)).cpu()
         self.traffic.headers += header.numel() * 8
-        if bool((table[:, 0] != _FINE).any()):
-            self._raise_everywhere(failure, table)
-        if bool((table[:, 1] != number).any()):
-            raise DisagreementError(
-                "expected all processes to make the same calls in the same order, got exchanges "
-                f"{[(n // len(_KINDS), _KINDS[n % len(_KINDS)]) for n in table[:, 1].tolist()]}; "
-                "look for a call, or a backward, that some ranks skip."
-            )
-        return result, table[:, 2:]
+        line.exchanges = int(table[:, 1].max()) // len(_KINDS)
+        line.objects = max(line.objects, int(table[:, 2].abs().max()))
+        if bool((table[:, 2] < 0).all()):
+            self._object = line.objects
+            table[:, 2] = self._object
+        return table
+
+    def _compare(self, table: Tensor) -> None:
+        """Raise unless all processes take part in one exchange of one object."""
+        if bool((table[:, 1:3] == table[0, 1:3]).all()):
+            return
+        said = [
+            f"rank {rank}: exchange {number // len(_KINDS)} {_KINDS[number % len(_KINDS)]} of "
+            + (f"object {made}" if made > 0 else "a new object")
+            for rank, (number, made) in enumerate(table[:, 1:3].tolist())
+        ]
+        raise DisagreementError(
+            "expected all processes to make the same calls of the same objects in the same order, "
+            f"got {'; '.join(said)}. Look for a call, or a backward, that some ranks skip, and for "
+            "threads that call in another order."
+        )
 
     def _raise_everywhere(self, failure: Exception | None, table: Tensor) -> None:
         text = "" if failure is None else f"{type(failure).__name__}: {failure}"
@@ -321,15 +381,32 @@ class Group:
         try:
             start().wait(timedelta(seconds=self.timeout))
         except (RuntimeError, ValueError) as error:
-            self._lost = (
+            lost = (
                 f"expected an answer of all {self.size} processes within {self.timeout:g} s, got "
                 f"none (rank {self.rank} reports: {str(error).splitlines()[0]}); a process has "
                 "died or is stuck. Start all processes again, as torchrun --max-restarts does."
             )
-            with contextlib.suppress(Exception):
-                self._abort()
-            raise LostProcessError(self._lost) from error
+            self._give_up(lost)
+            raise LostProcessError(lost) from error
         self.traffic.exchanges += 1
+
+    @contextlib.contextmanager
+    def _expected(self) -> Iterator[None]:
+        """The others wait for our data: if we cannot send it, they must not wait for long."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, DistributedError) and error is not self._announced:
+                self._give_up(
+                    f"expected rank {self.rank} to send what the others wait for, got "
+                    f"{type(error).__name__}: {error}. Start all processes again."
+                )
+            raise
+
+    def _give_up(self, why: str) -> None:
+        self._line.lost = why
+        with contextlib.suppress(Exception):
+            self._abort()
 
     def _abort(self) -> None:
         """Close our connections, so that the others notice before their own timeout."""
@@ -369,6 +446,13 @@ def collective(method: F) -> F:
             return method(self, *arguments, **options)
 
     return cast(F, wrapper)
+
+
+def _told(name: str, column: Tensor) -> str:
+    """Numbers as they are, everything else by its digest."""
+    plain = name.startswith("number of") or name in ("gather_limit", "timeout")
+    values = column.tolist()
+    return ", ".join(str(v) if plain else f"digest {v & 0xFFFFFFFF:08x}" for v in values)
 
 
 def _raise(error: Exception) -> Any:

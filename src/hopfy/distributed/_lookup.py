@@ -65,7 +65,7 @@ class ShardedHopfieldLookup(nn.Module):
         timeout: float = 300.0,
     ) -> None:
         super().__init__()
-        self._group = Group(mesh, timeout, layer.memories.device)
+        self._group = Group(mesh, timeout, layer.memories.device, type(self).__name__)
 
         def check() -> tuple[HopfieldLookup, dict[str, int]]:
             check_layout(layout)

@@ -88,7 +88,7 @@ class ShardedMemory(MemoryChanges):
         timeout: float = 300.0,
         gather_limit: int = 1 << 30,
     ) -> None:
-        self._group = Group(mesh, timeout, torch.device("cpu"))
+        self._group = Group(mesh, timeout, torch.device("cpu"), type(self).__name__)
 
         def check() -> tuple[Settings, Mapping[str, int]]:
             settings = Settings.checked(omega, beta, compare)
@@ -342,7 +342,7 @@ class ShardedMemory(MemoryChanges):
 
         Every byte is compared with its checksum once, each process reads its part.
         """
-        group = Group(mesh, timeout, torch.device("cpu"))
+        group = Group(mesh, timeout, torch.device("cpu"), f"{cls.__name__}.load")
         with group.call():
             settings, stored, codec = load_shards(folder, group)
         beta: float | str = "auto" if settings.beta is None else settings.beta

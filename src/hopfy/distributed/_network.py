@@ -116,7 +116,7 @@ class ShardedHopfieldNetwork:
     ) -> None:
         memories, mesh = local(memories, mesh)
         device = memories.device if isinstance(memories, Tensor) else torch.device("cpu")
-        self._group = Group(mesh, timeout, device)
+        self._group = Group(mesh, timeout, device, type(self).__name__)
 
         def check() -> tuple[tuple[Tensor, Omega, State, Tensor | None], Mapping[str, int]]:
             rows = checked_shard(memories)
@@ -130,7 +130,8 @@ class ShardedHopfieldNetwork:
                 "omega": digest(made),
                 "state": digest(psi),
                 "beta": digest(beta),
-                "number of values": 0 if given is None else 1 + given.shape[1],
+                "length of the values": digest(None if given is None else given.shape[1]),
+                "gather_limit": int(gather_limit),
                 "tensors that require grad": digest(
                     [rows.requires_grad, needs_grad(beta), made.requires_grad, needs_grad(given)]
                 ),
@@ -162,7 +163,7 @@ class ShardedHopfieldNetwork:
         ``memories`` (N, D), or one tensor of any name.
         """
         timeout = float(options.get("timeout", 300.0))
-        group = Group(mesh, timeout, torch.device("cpu"))
+        group = Group(mesh, timeout, torch.device("cpu"), f"{cls.__name__}.from_files")
         rows = group.together(lambda: read_shard(paths, group.rank, group.size))
         return cls(rows, omega, beta, mesh, **options)
 
@@ -305,9 +306,9 @@ class ShardedHopfieldNetwork:
                 "gradient mode": digest([torch.is_grad_enabled(), checked.requires_grad]),
                 "beta, omega and state": digest([self.beta, self.omega, self.state]),
             }
-            if layout == "replicated":
-                same |= {"shape of the queries": digest(tuple(checked.shape))}
-                same |= {"queries": digest(checked)}
+            shared = layout == "replicated"
+            same["shape of the queries"] = digest(tuple(checked.shape)) if shared else 0
+            same["queries"] = digest(checked) if shared else 0
             return checked, same
 
         checked = self._group.agree(check)
