@@ -135,7 +135,7 @@ def test_collectives_see_tensors_on_their_device_only(monkeypatch: pytest.Monkey
     group = _two_alike(monkeypatch)
     ids, scores = torch.arange(3), torch.tensor([0.5, 1.5, -1.0], dtype=torch.float64)
     gathered = group.gather(lambda: [ids, scores])
-    joined = group.joined(
+    joined, _ = group.joined(
         lambda: [ids, scores], lambda parts: [torch.cat(c) for c in zip(*parts, strict=True)]
     )
     answers = [

@@ -27,7 +27,8 @@ def joins_by_tree(rank: int, size: int) -> None:
         group = Group(None, 60, torch.device("cpu"))
         group.tree_above = 0 if turn % 2 else 1 << 60
         own = [torch.full((draw.randrange(4), 2), rank), torch.arange(float(rank * (turn > 1)))]
-        tree = group.joined(lambda own=own: own, _end_to_end)  # type: ignore[misc]
+        group.small = 0 if turn < 3 else 2048
+        tree, _ = group.joined(lambda own=own: own, _end_to_end)  # type: ignore[misc]
         parts = group.gather(lambda own=own: own)  # type: ignore[misc]
         for ours, wanted in zip(tree, _end_to_end(parts), strict=True):
             assert ours.dtype == wanted.dtype

@@ -11,11 +11,11 @@ from hopfy.distributed._errors import (
     LostProcessError,
     RemoteError,
 )
-from hopfy.distributed._group import Traffic
 from hopfy.distributed._lookup import ShardedHopfieldLookup, sharded_parameters
 from hopfy.distributed._memory import ShardedMemory
 from hopfy.distributed._network import ShardedHopfieldNetwork
 from hopfy.distributed._simulation import Simulation, simulate
+from hopfy.distributed._transport import Traffic
 
 __all__ = [
     "DisagreementError",

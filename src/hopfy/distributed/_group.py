@@ -1,9 +1,9 @@
 """Processes that work together, and how a failure of one reaches all.
 
 Each exchange starts with a header of fixed size: whether this process is fine, which exchange it
-takes part in, and how much it will send. A process that failed sends a header too, then its error
-message, so all processes raise and none waits for data that never comes. A process that died is
-noticed by the transport or by the timeout.
+takes part in, and how much it will send; a small message is in the header itself. A process that
+failed sends a header too, then its error message, so all processes raise and none waits for data that
+never comes. A process that died is noticed by the transport or by the timeout.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -28,21 +27,35 @@ from hopfy.distributed._errors import (
 )
 from hopfy.distributed._inputs import digest
 from hopfy.distributed._line import Line, line_of
+from hopfy.distributed._packing import pack, sizes_in_bytes, unpack
+from hopfy.distributed._transport import Traffic, transport_device
 from hopfy.distributed._tree import Join, joined_by_tree
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Group", "Traffic", "collective", "transport_device"]
+__all__ = ["Deal", "Group", "collective"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+Deal = Callable[[Sequence[Tensor]], Sequence[Sequence[Tensor]]]
+"""From the tensors of this process to those parts of them that go to each process."""
 
 _FINE, _FAILED = 0, 1
 _KINDS = ("", "gather", "joined", "MAX", "SUM", "MIN")
 """What follows a header, so that no process waits for another kind of data than it gets."""
 _SLOTS = 13
 """Numbers in a header: status, exchange, object, and up to ten sizes or digests."""
+_NUMBERS = _SLOTS - 3
+_REDUCED: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "MAX": torch.amax,
+    "MIN": torch.amin,
+    "SUM": torch.sum,
+}
+_SMALL, _SMALL_IN_ALL = 1 << 11, 1 << 16
+"""Bytes of a message that have room in a header, and in those of all processes together."""
+_WORTH_DEALING = 1 << 12
+"""Bytes from one process to another, from which on each receives its own share of a message only."""
 _TREE_ABOVE = 1 << 24
 """Bytes that an all-gather may bring to every process before a tree takes its place."""
 _MESSAGE = 512
@@ -55,30 +68,18 @@ _ADVICE = {
 }
 
 
-@dataclass
-class Traffic:
-    """What one process has exchanged so far.
+class _Message(NamedTuple):
+    """What this process sends, as tensors and as bytes, and how much every process sends.
 
-    Attributes:
-        exchanges: collectives that this process took part in.
-        headers: bytes of headers that it sent (a fixed number for each exchange).
-        sent: bytes of payload that it put into collectives, padding included.
-        received: bytes of payload that it got from the others, padding included.
-        useful: bytes of ``sent`` that are not padding.
+    ``rows`` are the lengths of the tensors of each process, ``sizes`` their bytes; ``carried`` are
+    the bytes that came with the headers.
     """
 
-    exchanges: int = 0
-    headers: int = 0
-    sent: int = 0
-    received: int = 0
-    useful: int = 0
-
-    def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(Traffic)))
-
-    def copy(self) -> Traffic:
-        """The numbers of this moment."""
-        return self - Traffic()
+    own: list[Tensor]
+    raw: Tensor
+    rows: list[list[int]]
+    sizes: list[int]
+    carried: Tensor
 
 
 class Group:
@@ -106,7 +107,7 @@ class Group:
         self.timeout = float(timeout) if valid else 300.0
         self.owner = owner
         self.traffic = Traffic()
-        self.tree_above = _TREE_ABOVE
+        self.tree_above, self.worth_dealing = _TREE_ABOVE, _WORTH_DEALING
         self._group: Any = None
         self.rank, self.size = 0, 1
         if mesh is not None or (dist.is_available() and dist.is_initialized()):
@@ -123,6 +124,7 @@ class Group:
         self._object = 0  # its number among all on the process group, once all have agreed on it
         self._announced: Exception | None = None
         self._calls = 0
+        self.small = min(_SMALL, _SMALL_IN_ALL // self.size) // 8 * 8
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.size})"
@@ -186,56 +188,89 @@ class Group:
         """
 
         with self._line.lock:
-            own, raw, sizes = self._packed(work, "gather")
-            return self._gathered(own, raw, sizes)
+            return self._gathered(self._packed(work, "gather"))
 
-    def _packed(
-        self, work: Callable[[], Sequence[Tensor]], kind: str
-    ) -> tuple[list[Tensor], Tensor, list[list[int]]]:
+    def _packed(self, work: Callable[[], Sequence[Tensor]], kind: str) -> _Message:
         """What ``work`` gives here, its bytes, and the sizes that all processes send."""
 
         def packed() -> tuple[list[Tensor], Tensor]:
             tensors = list(work())
-            return tensors, _packed(tensors, self._device)
+            return tensors, pack(tensors, self._device)
 
-        (own, raw), sizes = self._checked(
-            packed, lambda found: [len(each) for each in found[0]], kind
+        (own, raw), table = self._checked(
+            packed, lambda found: [len(each) for each in found[0]], kind, lambda found: found[1]
         )
-        return own, raw, sizes[:, : len(own)].tolist()
+        rows = table[:, : len(own)].tolist()
+        sizes = [sum(sizes_in_bytes(own, counts)) for counts in rows]
+        return _Message(own, raw, rows, sizes, table[:, _NUMBERS:])
 
-    def _gathered(
-        self, own: list[Tensor], raw: Tensor, rows: list[list[int]]
-    ) -> list[list[Tensor]]:
+    def _gathered(self, message: _Message) -> list[list[Tensor]]:
+        own, raw, most = message.own, message.raw, max(message.sizes)
         if self.size == 1:
             return [own]
-        most = max(sum(_bytes(own, counts)) for counts in rows)
         if most == 0:
-            return [[each[:0] for each in own] for _ in rows]
-        with self._expected():
-            buffer = torch.nn.functional.pad(raw, (0, most - raw.numel()))
-            parts = raw.new_empty(self.size, most)
-            self._run(
-                lambda: dist.all_gather(list(parts), buffer, group=self._group, async_op=True)
-            )
-        self._count(most, (self.size - 1) * most, raw.numel())
+            return [[each[:0] for each in own] for _ in message.rows]
+        if most <= self.small:
+            parts = message.carried.contiguous().view(torch.uint8)
+            self._count(raw.numel(), sum(message.sizes) - raw.numel(), raw.numel())
+        else:
+            with self._expected():
+                buffer = torch.nn.functional.pad(raw, (0, most - raw.numel()))
+                parts = raw.new_empty(self.size, most)
+                self._run(
+                    lambda: dist.all_gather(list(parts), buffer, group=self._group, async_op=True)
+                )
+            self._count(most, (self.size - 1) * most, raw.numel())
         return [
-            own if rank == self.rank else _unpack(parts[rank], own, counts)
-            for rank, counts in enumerate(rows)
+            own if rank == self.rank else unpack(parts[rank], own, counts)
+            for rank, counts in enumerate(message.rows)
         ]
 
-    def joined(self, work: Callable[[], Sequence[Tensor]], join: Join) -> list[Tensor]:
+    def joined(
+        self, work: Callable[[], Sequence[Tensor]], join: Join, deal: Deal | None = None
+    ) -> tuple[list[Tensor], bool]:
         """``join`` of the tensors that ``work`` gives on each process, which is associative.
 
         By an all-gather, or by a tree where an all-gather would bring more than ``tree_above`` bytes
-        to every process.
+        to every process. Where ``deal`` makes one part for each process of the tensors, and the parts
+        are large, each process receives and joins only its own parts. The second answer tells.
         """
         with self._line.lock:
-            own, raw, rows = self._packed(work, "joined")
-            most = max(sum(_bytes(own, counts)) for counts in rows)
-            if self.size > 1 and self.size * most > self.tree_above:
+            message = self._packed(work, "joined")
+            large = sum(message.sizes) >= self.worth_dealing * self.size**2
+            if self.size > 1 and deal is not None and large:
+                return join(self._dealt(message.own, deal)), True
+            if self.size > 1 and self.size * max(message.sizes) > self.tree_above:
                 with self._expected():
-                    return joined_by_tree(self, self._group, own, join)
-            return join(self._gathered(own, raw, rows))
+                    return joined_by_tree(self, self._group, message.own, join), False
+            return join(self._gathered(message)), False
+
+    def _dealt(self, own: Sequence[Tensor], deal: Deal) -> list[list[Tensor]]:
+        """Part r goes to process r; what each process sent here, in the order of the ranks."""
+        with self._expected():
+            parts = deal(own)
+            raw = [pack(part, self._device) for part in parts]
+            rows = torch.tensor([[len(each) for each in part] for part in parts])
+            theirs = self.moved(torch.empty_like(rows))
+            self._all_to_all(theirs, self.moved(rows), None, None)
+            counts = theirs.cpu().tolist()
+            like = parts[self.rank]
+            sizes = [sum(sizes_in_bytes(like, each)) for each in counts]
+            buffer = raw[0].new_empty(sum(sizes))
+            self._all_to_all(buffer, torch.cat(raw), sizes, [each.numel() for each in raw])
+        sent = sum(each.numel() for each in raw) - raw[self.rank].numel()
+        self._count(sent, sum(sizes) - sizes[self.rank], sent)
+        pieces = torch.split(buffer, sizes)
+        return [unpack(piece, like, each) for piece, each in zip(pieces, counts, strict=True)]
+
+    def _all_to_all(
+        self, received: Tensor, sent: Tensor, theirs: list[int] | None, ours: list[int] | None
+    ) -> None:
+        self._run(
+            lambda: dist.all_to_all_single(
+                received, sent, theirs, ours, group=self._group, async_op=True
+            )
+        )
 
     # What `joined_by_tree` needs.
 
@@ -248,15 +283,15 @@ class Group:
         return tensor.to(self._device)
 
     def packed(self, tensors: Sequence[Tensor]) -> Tensor:
-        return _packed(tensors, self._device)
+        return pack(tensors, self._device)
 
     def room(self, like: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-        return torch.empty(sum(_bytes(like, counts)), dtype=torch.uint8).to(self._device)
+        return torch.empty(sum(sizes_in_bytes(like, counts)), dtype=torch.uint8).to(self._device)
 
     def unpacked(
         self, buffer: Tensor, like: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor]:
-        return _unpack(buffer, like, counts)
+        return unpack(buffer, like, counts)
 
     def count(self, sent: int, received: int) -> None:
         self._count(sent, received, sent)
@@ -275,39 +310,59 @@ class Group:
 
     def _reduced(self, work: Callable[[], Tensor], how: str) -> Tensor:
         with self._line.lock:
-            own, sizes = self._checked(work, lambda found: [found.numel()], how)
-            if bool((sizes[:, 0] != sizes[0, 0]).any()):
+            own, table = self._checked(work, lambda found: [found.numel()], how, self._flat_bytes)
+            if bool((table[:, 0] != table[0, 0]).any()):
                 raise DisagreementError(
-                    f"expected tensors of one size on all processes, got {sizes[:, 0].tolist()}."
+                    f"expected tensors of one size on all processes, got {table[:, 0].tolist()}."
                 )
             if self.size == 1 or not own.numel():
                 return own
-            with self._expected():
-                buffer = own.detach().to(self._device, copy=True).contiguous()
-                operation = getattr(dist.ReduceOp, how)
-                self._run(
-                    lambda: dist.all_reduce(buffer, operation, group=self._group, async_op=True)
-                )
-        size = buffer.numel() * buffer.element_size()
+            size = own.numel() * own.element_size()
+            if size <= self.small:
+                parts = table[:, _NUMBERS:].contiguous().view(torch.uint8)[:, :size]
+                every = parts.contiguous().view(own.dtype)
+                found = _REDUCED[how](every, 0).to(own.dtype).reshape(own.shape).to(own.device)
+            else:
+                found = self._all_reduced(own, how)
         self._count(size, size, size)
+        return found
+
+    def _all_reduced(self, own: Tensor, how: str) -> Tensor:
+        with self._expected():
+            buffer = own.detach().to(self._device, copy=True).contiguous()
+            operation = getattr(dist.ReduceOp, how)
+            self._run(lambda: dist.all_reduce(buffer, operation, group=self._group, async_op=True))
         return buffer.to(own.device)
+
+    def _flat_bytes(self, tensor: Tensor) -> Tensor:
+        return pack([tensor.detach().reshape(-1)], self._device)
 
     # ------------------------------------------------------------------ headers
 
     def _checked(
-        self, work: Callable[[], T], describe: Callable[[T], Sequence[int]], kind: str = ""
+        self,
+        work: Callable[[], T],
+        describe: Callable[[T], Sequence[int]],
+        kind: str = "",
+        message: Callable[[T], Tensor] | None = None,
     ) -> tuple[T, Tensor]:
-        """Run ``work`` and exchange headers; raise everywhere if it failed anywhere."""
+        """Run ``work`` and exchange headers; raise everywhere if it failed anywhere.
+
+        Returned are its answer and, of each process, the numbers that ``describe`` makes of it, and
+        the bytes of ``message`` where they are few.
+        """
         with self._line.lock:
             if self._line.lost is not None:
                 raise LostProcessError(self._line.lost)
             failure: Exception | None = None
             numbers: list[int] = []
+            raw: Tensor | None = None
             try:
                 if self._wrong is not None:
                     raise self._wrong
                 result = work()
                 numbers = [int(number) for number in describe(result)]
+                raw = None if message is None or self.size == 1 else message(result)
             except Exception as error:
                 failure = error
             if self.size == 1:
@@ -315,21 +370,23 @@ class Group:
                     self._announced = failure
                     raise failure
                 return result, torch.tensor([numbers], dtype=torch.int64)
-            table = self._headers(failure is None, kind, numbers)
+            table = self._headers(failure is None, kind, numbers, raw)
             if bool((table[:, 0] != _FINE).any()):
                 self._raise_everywhere(failure, table)
             self._compare(table)
             return result, table[:, 3:]
 
-    def _headers(self, fine: bool, kind: str, numbers: Sequence[int]) -> Tensor:
+    def _headers(self, fine: bool, kind: str, numbers: Sequence[int], raw: Tensor | None) -> Tensor:
         """The headers of all processes, (P, slots); all count on from the highest exchange."""
         line = self._line
         exchange = (line.exchanges + 1) * len(_KINDS) + _KINDS.index(kind)
-        header = torch.zeros(_SLOTS, dtype=torch.int64)
+        header = torch.zeros(_SLOTS + self.small // 8, dtype=torch.int64)
         # An object that has no number yet proposes one, as a negative number.
         header[0], header[1] = (_FINE if fine else _FAILED), exchange
         header[2] = self._object or -(line.objects + 1)
         header[3 : 3 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        if raw is not None and 0 < raw.numel() <= self.small:
+            header[_SLOTS : _SLOTS + raw.numel() // 8] = raw.cpu().view(torch.int64)
         table = self._all_gather(header.to(self._device)).cpu()
         self.traffic.headers += header.numel() * 8
         line.exchanges = int(table[:, 1].max()) // len(_KINDS)
@@ -420,23 +477,6 @@ class Group:
         self.traffic.useful += useful
 
 
-def transport_device(backend: str, device: torch.device) -> torch.device:
-    """Where the buffers of collectives live: on the CPU, unless the backend has only NCCL.
-
-    Messages are a few candidates per query, and headers are read at once, so the CPU is the better
-    place. NCCL alone moves memory of GPUs only: of the payload's GPU, or of the current one.
-
-    >>> cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
-    >>> transport_device("cpu:gloo,cuda:nccl", gpu), transport_device("nccl", gpu)
-    (device(type='cpu'), device(type='cuda', index=1))
-    >>> transport_device("nccl", cpu), transport_device("gloo", cpu)
-    (device(type='cuda'), device(type='cpu'))
-    """
-    if "nccl" not in backend or "cpu:" in backend:
-        return torch.device("cpu")
-    return device if device.type == "cuda" else torch.device("cuda")
-
-
 def collective(method: F) -> F:
     """A method of an object with a ``_group`` that ends well on all processes or on none."""
 
@@ -457,33 +497,3 @@ def _told(name: str, column: Tensor) -> str:
 
 def _raise(error: Exception) -> Any:
     raise error
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    return tensor.shape[1:].numel() * tensor.element_size()
-
-
-def _bytes(like: Sequence[Tensor], counts: Sequence[int]) -> list[int]:
-    """Bytes of each tensor with so many rows, rounded up to whole words."""
-    sizes = [_row_bytes(each) * count for each, count in zip(like, counts, strict=True)]
-    return [(size + 7) // 8 * 8 for size in sizes]
-
-
-def _packed(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The bytes of all tensors, each filled up to whole words."""
-    parts = [torch.empty(0, dtype=torch.uint8).to(device)]
-    for tensor, room in zip(tensors, _bytes(tensors, [len(t) for t in tensors]), strict=True):
-        if tensor.numel():
-            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(device)
-            parts.append(torch.nn.functional.pad(flat, (0, room - flat.numel())))
-    return torch.cat(parts)
-
-
-def _unpack(buffer: Tensor, like: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    found, start = [], 0
-    for tensor, count, room in zip(like, counts, _bytes(like, counts), strict=True):
-        raw = buffer[start : start + count * _row_bytes(tensor)].clone()
-        shape = (count, *tensor.shape[1:])
-        found.append(raw.view(tensor.dtype).reshape(shape).to(tensor.device))
-        start += room
-    return found

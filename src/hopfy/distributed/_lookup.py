@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from hopfy.distributed._attention import Memories, attend, scaled_gradient
 from hopfy.distributed._collectives import for_shards, gathered, own_rows
 from hopfy.distributed._files import share
-from hopfy.distributed._group import Group, Traffic, collective
+from hopfy.distributed._group import Group, collective
 from hopfy.distributed._inputs import QueryLayout, check_layout, digest
 from hopfy.distributed._shard import Layout
+from hopfy.distributed._transport import Traffic
 from hopfy.nn import HopfieldLookup
 from hopfy.nn.parts import as_omega, blank, head_mask, merge, split
 from hopfy.omega import Omega

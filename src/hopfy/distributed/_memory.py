@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hopfy.distributed._engine import Engine
-from hopfy.distributed._group import Group, Traffic, collective
+from hopfy.distributed._group import Group, collective
 from hopfy.distributed._inputs import QueryLayout, check_layout, digest
 from hopfy.distributed._memory_changes import MemoryChanges
 from hopfy.distributed._memory_files import load_shards, save_shards
@@ -21,6 +21,7 @@ from hopfy.distributed._new_patterns import offered
 from hopfy.distributed._recall import Recaller, check_fetch
 from hopfy.distributed._shard import Shard
 from hopfy.distributed._stored_patterns import StoredPatterns
+from hopfy.distributed._transport import Traffic
 from hopfy.memory import AssociativeMemory, Recall
 from hopfy.memory.parts import (
     ArrayLike,

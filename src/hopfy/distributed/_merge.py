@@ -9,7 +9,7 @@ so the weights agree bit for bit with those of one process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,12 @@ class Cues(NamedTuple):
     def __len__(self) -> int:
         return self.queries.shape[0]
 
+    def at(self, places: Tensor) -> Cues:
+        """Some of them; ``places`` increase."""
+        if len(places) == len(self):
+            return self
+        return Cues(self.queries[places], self.beta[places])
+
     def detach(self) -> Cues:
         return Cues(self.queries.detach(), self.beta.detach())
 
@@ -63,17 +69,28 @@ def merged_weights(
 ) -> SparseRows:
     """The weights of all queries on their support, by global id, equal on all processes.
 
-    Where there are many candidates each process solves the problems of some queries, and all exchange
-    the solutions. No gradients.
+    Where there are many candidates each process solves the problems of some queries, receives their
+    candidates only, and all exchange the solutions. No gradients.
     """
-    found = candidates(cues, omega, shard, layout, group, metric, known)
-    if group.size == 1 or found.indices.numel() < _WORTH_SHARING:
-        return weights_on(found, omega, cues.beta)
+    parts = [
+        _solved(cues.at(places), omega, message, layout, group)
+        for places, message in _messages(cues, omega, shard, layout, group, metric, known)
+    ]
+    return SparseRows.stack(parts)
+
+
+def _solved(
+    cues: Cues, omega: Omega, message: Sequence[Tensor], layout: Layout, group: Group
+) -> SparseRows:
+    """The weights of some queries, from the candidates of each process."""
     first, stop = share(len(cues), group.rank, group.size)
-    own = torch.arange(first, stop)
+    found, is_own = _of_all(message, layout, group, deal=True)
+    if not is_own and (group.size == 1 or found.indices.numel() < _WORTH_SHARING):
+        return weights_on(found, omega, cues.beta)
 
     def solve() -> Sequence[Tensor]:
-        solved = weights_on(found.take(own), omega, cues.beta[own])
+        own = torch.arange(first, stop)
+        solved = weights_on(found if is_own else found.take(own), omega, cues.beta[own])
         return [solved.counts, solved.indices, solved.values]
 
     parts = group.gather(solve)
@@ -96,20 +113,36 @@ def candidates(
     known: Tensor | None = None,
 ) -> SparseRows:
     """Scores of all memories that may have a weight, by global id, equal on all processes."""
+    messages = _messages(cues, omega, shard, layout, group, metric, known)
+    parts = [_of_all(message, layout, group, deal=False)[0] for _, message in messages]
+    return SparseRows.stack(parts)
+
+
+def _messages(
+    cues: Cues,
+    omega: Omega,
+    shard: Shard,
+    layout: Layout,
+    group: Group,
+    metric: Metric,
+    known: Tensor | None,
+) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
+    """The candidates of this process, some queries at a time; all processes must ask for the next."""
     reach = omega.reach(1.0)
     if reach is None or reach.rank > layout.total:
-        return _supports(cues, omega, shard, layout, group, metric, known)
+        yield (
+            torch.arange(len(cues)),
+            _supports(cues, omega, shard, layout, group, metric, known),
+        )
+        return
     distance = reach.distance / cues.beta
     size = max(1, min(_AT_ONCE, _PEAKS // peak_bytes(max(layout.counts))))
-    parts = []
     for some in torch.split(torch.arange(len(cues)), size) if len(cues) else [torch.arange(0)]:
         own = known if known is None or len(known) == 1 else known[some]
         found = shard.near_best(
             cues.queries[some], distance[some], reach.rank, metric, own, agreement(group)
         )
-        message = _message(found, layout)
-        parts.append(_of_all(message, layout, group))
-    return SparseRows.stack(parts)
+        yield some, _message(found, layout)
 
 
 def agreement(group: Group) -> Agreement:
@@ -133,7 +166,7 @@ def _supports(
     group: Group,
     metric: Metric,
     known: Tensor | None,
-) -> SparseRows:
+) -> Sequence[Tensor]:
     """The candidates of a map without a known reach: the supports of the shards' own problems."""
 
     def send() -> Sequence[Tensor]:
@@ -146,18 +179,35 @@ def _supports(
         inside = SparseRows.from_dense(torch.where(live, weights, 0.0))
         return _message(inside.with_values(scores[inside.row_of_entry, inside.indices]), layout)
 
-    return _of_all(group.together(send), layout, group)
+    return group.together(send)
 
 
-def _of_all(message: Sequence[Tensor], layout: Layout, group: Group) -> SparseRows:
-    """The candidates of all processes."""
+def _of_all(
+    message: Sequence[Tensor], layout: Layout, group: Group, deal: bool
+) -> tuple[SparseRows, bool]:
+    """The candidates of all processes; True: those of this process's share of the queries only.
+
+    With ``deal``, where there are so many that each process should solve the problems of its share.
+    """
 
     def join(messages: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         found = joined(messages, layout.columns)
         return [found.counts.to(torch.int32), found.indices, found.values]
 
-    counts, indices, values = group.joined(lambda: message, join)
-    return _compressed([counts.long(), indices, values], layout.columns)
+    def dealt(own: Sequence[Tensor]) -> list[list[Tensor]]:
+        counts, ids, scores = own
+        rows = [stop - first for first, stop in (share(len(counts), r, group.size) for r in ranks)]
+        entries = [int(part.sum()) for part in torch.split(counts, rows)]
+        columns = (
+            torch.split(counts, rows),
+            torch.split(ids, entries),
+            torch.split(scores, entries),
+        )
+        return [list(part) for part in zip(*columns, strict=True)]
+
+    ranks = range(group.size)
+    (counts, indices, values), is_own = group.joined(lambda: message, join, dealt if deal else None)
+    return _compressed([counts.long(), indices, values], layout.columns), is_own
 
 
 def all_scores(queries: Tensor, shard: Shard, group: Group) -> Tensor:

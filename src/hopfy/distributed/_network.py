@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +14,7 @@ from hopfy._checks import BETA, as_states, check_parameter
 from hopfy.distributed._energy import energy
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._files import read_shard
-from hopfy.distributed._group import Group, Traffic, collective
+from hopfy.distributed._group import Group, collective
 from hopfy.distributed._inputs import (
     Gradient,
     QueryLayout,
@@ -30,6 +31,7 @@ from hopfy.distributed._merge import Cues
 from hopfy.distributed._proof import prove
 from hopfy.distributed._queries import GroupQueries, RowsById
 from hopfy.distributed._shard import Layout, Shard
+from hopfy.distributed._transport import Traffic
 from hopfy.network import (
     Outcome,
     Retrieval,
@@ -208,7 +210,7 @@ class ShardedHopfieldNetwork:
         asked = self._asked(queries, layout, "update")
         with torch.set_grad_enabled(asked.differentiable):
             everyone = torch.arange(len(asked.rows))
-            step = self._rules(asked, 1, None, False).advance(asked.rows, everyone)
+            step = self._rules(asked, 1, 0.0, False).advance(asked.rows, everyone)
             return asked.own(spoil(step.states, asked.rows))
 
     @collective
@@ -316,7 +318,7 @@ class ShardedHopfieldNetwork:
 
     def _rules(self, asked: GroupQueries, max_steps: int, tol: float | None, trace: bool) -> Rules:
         tol = torch.finfo(asked.rows.dtype).eps ** 0.75 if tol is None else tol
-        norm = self._largest_norm()
+        norm = functools.cache(self._largest_norm)
         rows_by_id = cast(Tensor, RowsById(self._engine))
 
         def advance(states: Tensor, active: Tensor) -> Step:
@@ -331,15 +333,15 @@ class ShardedHopfieldNetwork:
             beta = asked.beta.detach()[rows]
             with torch.no_grad():
                 if not self.state.is_identity:
-                    return self._prove_as_states(members, beta, norm)
-                return prove(self._engine, members, beta, norm)
+                    return self._prove_as_states(members, beta, norm())
+                return prove(self._engine, members, beta, norm())
 
         return Rules(
             advance=advance,
             prove=certify,
             energy=(lambda s: energy(self._engine, asked.at(s), self.state)) if trace else None,
             max_steps=max_steps,
-            tol=tol * norm,
+            tol=tol * norm() if tol else 0.0,
         )
 
     def _prove_as_states(self, members: Tensor, beta: Tensor, norm: float) -> Tensor:

@@ -15,7 +15,7 @@ from hopfy.search._plan import budget_for
 from hopfy.search._problem import Problem
 from hopfy.search._short import Short, short_of
 from hopfy.search._state import State
-from hopfy.search._sweep import QUERIES, exact_rows, sweep
+from hopfy.search._sweep import QUERIES, exact_rows, room_for, sweep
 from hopfy.search._two_pass import (
     Agreement,
     Looked,
@@ -32,6 +32,8 @@ SCRATCH = 256 << 20
 """Bytes that a search may use beyond its answer, by default."""
 _MANY = 1 << 16
 """From so many memories on, best scores may be looked for first, and then what is within reach."""
+_FEW = 1 << 10
+"""Memories of a sample that shows how many scores lie within reach of each other."""
 _TRIAL = 32
 """Queries that show whether pruning helps, before the others follow."""
 
@@ -73,11 +75,30 @@ def find(
 def _best_first(state: State, problem: Problem) -> bool:
     """Whether to look for the best scores before anything else.
 
-    Without principal directions a pass costs its product, which runs faster in a sweep; where that
-    meets too much, the two passes follow.
+    Without principal directions a pass costs its product, which runs faster in a sweep, unless that
+    meets too much.
     """
-    pruned = problem.measure is not Measure.PARTIAL and state.principal_for(problem) is not None
-    return pruned and state.stored >= _MANY and bool(problem.reach.isfinite().all())
+    if problem.measure is Measure.PARTIAL or state.stored < _MANY:
+        return False
+    if not bool(problem.reach.isfinite().all()):
+        return False
+    return state.principal_for(problem) is not None or _is_crowded(state, problem)
+
+
+def _is_crowded(state: State, problem: Problem) -> bool:
+    """Whether a sweep would probably meet too much for a quarter of the queries, judged by a sample.
+
+    What is within reach of the best score of a few memories is kept until a better one is met.
+    """
+    step = state.stored // _FEW
+    sample = widened(state.memories[::step])
+    scores = problem.bounded.to(sample.dtype) @ sample.mT
+    if problem.bias is not None:
+        scores += problem.bias[::step]
+    rank = min(problem.rank, sample.shape[0])
+    floors = scores.topk(rank, 1).values[:, -1:] - problem.reach.unsqueeze(1)
+    many = (scores >= floors).sum(1) * step > room_for(state.stored, problem.rank)
+    return 4 * int(many.sum()) > many.numel()
 
 
 def _simply(state: State, problem: Problem) -> Short | None:
