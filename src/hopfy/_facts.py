@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Described", "IndexTarget", "Reach", "named", "resolve_names_with"]
+__all__ = ["Described", "IndexTarget", "Reach", "identity_of", "named", "resolve_names_with"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
@@ -116,6 +117,27 @@ class Described:
 
     def _parameters(self) -> list[tuple[str, Any]]:
         return [(key, value) for key, value in vars(self).items() if not key.startswith("_")]
+
+
+def identity_of(value: Any) -> str:
+    """A text that is equal for equal objects, in all processes, and tells others apart.
+
+    Tensors are left out: they may be large, and a caller may want to compare their bytes.
+
+    >>> class Plain(Described):
+    ...     def __init__(self, k): self.k = k
+    >>> identity_of(Plain(2)) == identity_of(Plain(2)), identity_of(Plain(2)) == identity_of(Plain(3))
+    (True, False)
+    """
+    if isinstance(value, Tensor):
+        return "tensor"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(identity_of(each) for each in value)}]"
+    if not isinstance(value, Described):
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    told = [f"{key}={identity_of(each)}" for key, each in sorted(value._parameters())]
+    return f"{kind}({', '.join(told)})"
 
 
 def _tensors(parameters: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:

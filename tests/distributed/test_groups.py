@@ -122,6 +122,14 @@ def _two_alike(monkeypatch: pytest.MonkeyPatch) -> _group.Group:
             tensor.mul_(2)
         return _Done()
 
+    def all_to_all_single(received: Tensor, sent: Tensor, *_: Any, **__: Any) -> _Done:
+        assert isinstance(sent, _OnDevice)
+        assert isinstance(received, _OnDevice)
+        half = len(sent) // 2  # the other process deals the same to us
+        received.copy_(torch.cat([sent[:half], sent[:half]]))
+        return _Done()
+
+    monkeypatch.setattr(_group.dist, "all_to_all_single", all_to_all_single)
     monkeypatch.setattr(Tensor, "to", to)
     monkeypatch.setattr(Tensor, "cpu", lambda self: home(self).as_subclass(Tensor))
     monkeypatch.setattr(_group.dist, "all_gather", all_gather)
@@ -131,15 +139,26 @@ def _two_alike(monkeypatch: pytest.MonkeyPatch) -> _group.Group:
     return group
 
 
-def test_collectives_see_tensors_on_their_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("small", [0, 2048])
+def test_collectives_see_tensors_on_their_device_only(
+    monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
     group = _two_alike(monkeypatch)
+    group.small = small  # whether messages fit into headers
     ids, scores = torch.arange(3), torch.tensor([0.5, 1.5, -1.0], dtype=torch.float64)
     gathered = group.gather(lambda: [ids, scores])
     joined, _ = group.joined(
         lambda: [ids, scores], lambda parts: [torch.cat(c) for c in zip(*parts, strict=True)]
     )
+    group.worth_dealing = 0
+    dealt, is_own = group.joined(
+        lambda: [ids, scores], lambda parts: [torch.cat(c) for c in zip(*parts, strict=True)],
+        lambda own: [[each[:2] for each in own], [each[:2] for each in own]],
+    )  # fmt: skip
+    assert is_own
+    assert torch.equal(dealt[1], torch.cat([scores[:2], scores[:2]]))
     answers = [
-        *gathered[0], *gathered[1], *joined, group.maximum(lambda: scores),
+        *dealt, *gathered[0], *gathered[1], *joined, group.maximum(lambda: scores),
         group.total(lambda: scores), group.every(lambda: ids > 0),
     ]  # fmt: skip
     assert not any(isinstance(each, _OnDevice) for each in answers)

@@ -33,9 +33,10 @@ def test_bits_are_those_of_one_index(processes: Processes, dtype: torch.dtype) -
     processes.run(sharded.bits_are_those_of_one_index, dtype)
 
 
+@pytest.mark.parametrize("how", ["by a tree", "dealt"])
 @pytest.mark.parametrize("dtype", [torch.float32, _slow(torch.float64)], ids=str)
-def test_bits_hold_in_large_problems(processes: Processes, dtype: torch.dtype) -> None:
-    processes.run(sharded.bits_hold_in_large_problems, dtype)
+def test_bits_hold_in_large_problems(processes: Processes, dtype: torch.dtype, how: str) -> None:
+    processes.run(sharded.bits_hold_in_large_problems, dtype, how)
 
 
 def test_sharded_queries_get_their_own_answers(processes: Processes) -> None:

@@ -11,7 +11,8 @@ import torch
 
 import hopfy
 from hopfy.distributed import ShardedHopfieldNetwork
-from judges.sharded import OMEGAS, memories_of, part, queries_of, shares
+from hopfy.structures import Matching
+from judges.sharded import OMEGAS, OwnSparsemax, memories_of, part, queries_of, shares
 
 
 def _network(rank: int, size: int, timeout: float = 60.0) -> ShardedHopfieldNetwork:
@@ -52,6 +53,10 @@ def bad_inputs(rank: int, size: int) -> dict[str, tuple[str, str]]:
         "another method": _seen(lambda: net.energy(good) if guilty else net.update(good)),
         "NaN in a shard": _seen(made(spoiled if guilty else mine)),
         "another omega": _seen(made(omega=OMEGAS["1.5-entmax"] if guilty else "sparsemax")),
+        "another weight of an own omega": _seen(made(omega=OwnSparsemax(2.0 if guilty else 1.0))),
+        "an omega over a grid": _seen(
+            made(omega=hopfy.SparseMAP(Matching()) if guilty else "sparsemax")
+        ),
         "another beta": _seen(made(beta=2.0 if guilty else 1.0)),
         "another length": _seen(made(mine[:, :4] if guilty else mine)),
         "gradients on one": _seen(made(mine.clone().requires_grad_() if guilty else mine)),
@@ -73,6 +78,10 @@ class _FailsLater(hopfy.Tsallis):
         super().__init__(2.0)
         object.__setattr__(self, "_left", 3 if guilty else 1 << 30)
         object.__setattr__(self, "_fail", fail)
+
+    @property
+    def closed_form(self):
+        return None  # so that searches call the map itself
 
     def __call__(self, scores, mask=None, *, dim=-1):
         object.__setattr__(self, "_left", self._left - 1)

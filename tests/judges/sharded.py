@@ -17,6 +17,24 @@ from hopfy.search import ExactIndex
 from hopfy.search import _short as short
 from hopfy.structures import AtMostK, KSubsets, SequentialKSubsets
 
+
+class OwnSparsemax(hopfy.Omega):
+    """A user's map that answers the abstract questions only."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+
+    def __call__(self, scores, mask=None, *, dim=-1):
+        return hopfy.functional.sparsemax(scores / self.weight, dim=dim, mask=mask)
+
+    def value(self, weights, *, dim=-1):
+        return self.weight / 2 * (weights.square().sum(dim) - 1)
+
+    @property
+    def margin(self) -> float:
+        return self.weight
+
+
 OMEGAS: dict[str, hopfy.Omega] = {
     "softmax": hopfy.Shannon(),
     "sparsemax": hopfy.Tsallis(2.0),
@@ -29,6 +47,11 @@ OMEGAS: dict[str, hopfy.Omega] = {
     "2.5-subsets": hopfy.SparseMAP(KSubsets(2.5)),
     "at most 2": hopfy.SparseMAP(AtMostK(2)),
     "sequential": hopfy.SparseMAP(SequentialKSubsets(3, transition=0.3)),
+    "own": OwnSparsemax(1.5),
+}
+MORE: dict[str, hopfy.Omega] = {  # with kernels that other tests of processes do not load
+    "capped": hopfy.omega.Capped(0.3),
+    "entropic 2-subsets": hopfy.omega.EntropicKSubsets(2),
 }
 
 PATTERNS = 29
@@ -78,7 +101,7 @@ def answers_are_those_of_one_process(rank: int, size: int, kind: str, dtype: tor
     )
     whole = memories_of(dtype)
     queries = queries_of(whole)
-    for name, omega in OMEGAS.items():
+    for name, omega in (OMEGAS | (MORE if kind == "even" else {})).items():
         sharded, alone = _pair(rank, size, omega, kind, whole)
         close = lambda a, b: torch.testing.assert_close(a, b, **tight, msg=lambda m: f"{name}: {m}")  # noqa: E731, B023
         close(sharded.update(queries), alone.update(queries))
@@ -130,13 +153,14 @@ def bits_are_those_of_one_index(rank: int, size: int, dtype: torch.dtype) -> Non
             torch.testing.assert_close(net.update(queries), states, **exact)
 
 
-def bits_hold_in_large_problems(rank: int, size: int, dtype: torch.dtype) -> None:
-    """Searches in two passes, few queries at a time, joined by a tree, solved in shares."""
+def bits_hold_in_large_problems(rank: int, size: int, dtype: torch.dtype, how: str) -> None:
+    """Searches in two passes, few queries at a time, joined by a tree or dealt, solved in shares."""
     with (
         mock.patch.object(short, "_FEW", 0),
         mock.patch.object(merge, "_AT_ONCE", 7),
         mock.patch.object(merge, "_WORTH_SHARING", 0),
         mock.patch.object(group_module, "_TREE_ABOVE", 0),
+        mock.patch.object(group_module, "_WORTH_DEALING", 0 if how == "dealt" else 1 << 60),
     ):
         bits_are_those_of_one_index(rank, size, dtype)
 

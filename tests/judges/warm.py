@@ -11,7 +11,7 @@ from hopfy.distributed import ShardedMemory
 from judges import sharded, sharded_memory
 
 torch.set_num_threads(1)
-sharded.answers_are_those_of_one_process(0, 1, "even", torch.float64)
+sharded.answers_are_those_of_one_process(0, 1, "single", torch.float64)
 sharded.bits_are_those_of_one_index(0, 1, torch.float32)
 sharded.gradients_are_those_of_one_process(0, 1, "even", "replicated")
 for _name in ("sparsemax, auto", "1.5-entmax, warm"):

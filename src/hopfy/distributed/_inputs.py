@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import as_scores
-from hopfy._facts import Described
+from hopfy._facts import Described, identity_of
 from hopfy.states import State
 
 if TYPE_CHECKING:
@@ -138,10 +138,9 @@ def _hash(value: Any) -> hashlib.blake2b:
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         state.update(raw.numpy().data)
     elif isinstance(value, Described):
-        state.update(f"{type(value).__module__}.{type(value).__qualname__}".encode())
         for name, tensor in sorted(value.tensors().items()):
             state.update(name.encode() + _hash(tensor).digest())
-        state.update(value.name.encode())
+        state.update(identity_of(value).encode())
     elif isinstance(value, list):
         for each in value:
             state.update(_hash(each).digest())

@@ -38,11 +38,12 @@ from hopfy.network import (
     Rules,
     Step,
     attach_implicit_gradient,
+    checked_omega,
     checked_state,
     iterate,
     kept_in_place,
 )
-from hopfy.omega import Omega, omega_from
+from hopfy.omega import Omega
 from hopfy.search import SparseRows
 from hopfy.states import Euclidean, State
 
@@ -122,7 +123,7 @@ class ShardedHopfieldNetwork:
 
         def check() -> tuple[tuple[Tensor, Omega, State, Tensor | None], Mapping[str, int]]:
             rows = checked_shard(memories)
-            made = omega_from(omega)
+            made = checked_omega(omega)
             psi = checked_state(state, made)
             check_parameter(beta, BETA)
             given = None if values is None else checked_values(values, rows)

@@ -1,6 +1,6 @@
 """Hopfield networks: energies, dynamics and what a retrieval found."""
 
-from hopfy.network._arguments import checked_state, checked_values
+from hopfy.network._arguments import checked_omega, checked_state, checked_values
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._fixed_points import kept_in_place
 from hopfy.network._implicit import attach_implicit_gradient
@@ -17,6 +17,7 @@ __all__ = [
     "Status",
     "Step",
     "attach_implicit_gradient",
+    "checked_omega",
     "checked_state",
     "checked_values",
     "iterate",
