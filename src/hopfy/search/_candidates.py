@@ -111,7 +111,11 @@ def weights_on(scores: SparseRows, omega: Omega, beta: Tensor | None = None) -> 
     >>> weights_on(rows, hopfy.Tsallis(2.0)).row(0)
     (tensor([0, 2]), tensor([0.7500, 0.2500], dtype=torch.float64))
     """
-    if not torch.is_grad_enabled() and not omega.varies_by_row and scores.values.device.type == "cpu":
+    if (
+        not torch.is_grad_enabled()
+        and not omega.varies_by_row
+        and scores.values.device.type == "cpu"
+    ):
         return _quick_weights_on(scores, omega, beta)
     counts, row = scores.counts, scores.row_of_entry
     slot = torch.arange(row.numel(), device=row.device) - scores.offsets[row]
