@@ -70,7 +70,7 @@ def test_data_that_is_never_sent_is_an_error_on_all() -> None:
         group.start(groups.data_that_is_never_sent, 5.0)
         for rank, (name, text, again, seconds) in enumerate(group.answers()):
             assert name == ("MemoryError" if rank == 1 else "LostProcessError"), text
-            assert again == "LostProcessError"  # nobody can use the process group any more
+            assert again == "LostProcessError"  # the process group cannot be used any more
             assert seconds < 20
     finally:
         group.close()

@@ -33,5 +33,5 @@ _lines: weakref.WeakKeyDictionary[Any, Line] = weakref.WeakKeyDictionary()
 
 
 def line_of(process_group: Any) -> Line:
-    """The line of a process group; None stands for one process, which nobody waits for."""
+    """The line of a process group; None stands for one process alone."""
     return Line() if process_group is None else _lines.setdefault(process_group, Line())
