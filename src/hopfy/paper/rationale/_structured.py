@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from hopfy.estimators import RationaleClassifier, RationaleOptions
@@ -139,7 +140,9 @@ def try_out(trial: Trial, task: Task = TASK, seed: int = 0) -> dict[str, Any]:
         validation=(corpus.validation.texts, corpus.validation.labels.numpy()),
     )
     (select,) = made
-    learned = None if select.transition is None else float(select.transition)
+    learned = None
+    if select.transition is not None:
+        learned = torch.as_tensor(select.transition).detach().item()
     found = {"its own": _judged(model, corpus.validation)}
     if select.transition is None:
         select.transition = 0.0
