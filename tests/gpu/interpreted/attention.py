@@ -332,7 +332,8 @@ ANYTHING = {
     "bias": st.sampled_from(["", "rows", "keys"]),
     "causal": st.one_of(st.none(), st.integers(-20, 60)),
     "dtype": st.sampled_from(list(HALF)),
-    "map": st.sampled_from([("entmax", 1.0, 4.0), ("normmax", 1.2, 4.0), ("ksubsets", 0.25, 12.0)]),
+    # No k-subsets: thresholds among exact scores fall on scores, where gradients are not unique.
+    "map": st.sampled_from([("entmax", 1.0, 4.0), ("normmax", 1.2, 4.0)]),
     "shares": st.lists(st.floats(0, 1), min_size=1, max_size=4),
 }
 
@@ -358,16 +359,10 @@ any_attention = settings(
 )
 
 
-@settings(any_attention, max_examples=4)
-@given(**ANYTHING)
-def test_anything(**drawn: Any) -> None:
-    _anything(**drawn)
-
-
 @pytest.mark.slow
 @settings(any_attention, max_examples=80)
 @given(**ANYTHING)
-def test_anything_at_length(**drawn: Any) -> None:
+def test_anything(**drawn: Any) -> None:
     _anything(**drawn)
 
 
