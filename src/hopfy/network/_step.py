@@ -58,11 +58,12 @@ class Step(NamedTuple):
         if state.is_identity:
             return self._replace(states=mixed)
         made = state(self.states).to(dtype)
-        if isinstance(self.weights, SparseRows):
-            whole = self.weights.is_one_hot & state.keeps(mixed)
-            exact = torch.where(whole.unsqueeze(-1), mixed.detach(), made.detach())
-            made = with_gradient_of(exact, made)
-        return self._replace(states=made, unmoved=(made.detach() == mixed.detach()).all(-1))
+        if not isinstance(self.weights, SparseRows):
+            return self._replace(states=made)
+        whole = self.weights.is_one_hot & state.keeps(mixed)
+        exact = torch.where(whole.unsqueeze(-1), mixed.detach(), made.detach())
+        unmoved = (exact == mixed.detach()).all(-1)
+        return self._replace(states=with_gradient_of(exact, made), unmoved=unmoved)
 
 
 class Stepper(Protocol):

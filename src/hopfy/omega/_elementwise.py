@@ -47,12 +47,17 @@ class ElementwiseOmega(Omega):
         raise NotImplementedError
 
 
-def _whole_power(base: Tensor, n: int) -> Tensor:
-    """``base**n`` for n >= 1 by multiplications, in one new tensor where no gradient is recorded."""
+def _whole_power(base: Tensor, n: int, *, own: bool = False) -> Tensor:
+    """``base**n`` for n >= 1 by multiplications, in one new tensor where no gradient is recorded.
+
+    Where nobody else holds the base (``own``), a power of two needs none.
+    """
     recorded = torch.is_grad_enabled() and base.requires_grad
+    bits = f"{n:b}"[1:]
+    held = not own or "1" in bits
     power = base
-    for bit in f"{n:b}"[1:]:
-        power = power * power if recorded or power is base else power.mul_(power)
+    for bit in bits:
+        power = power * power if recorded or (held and power is base) else power.mul_(power)
         if bit == "1":
             power = power * base if recorded else power.mul_(base)
     return power
@@ -109,8 +114,9 @@ class Polynomial(ElementwiseOmega):
         return f"{self.n}-polynomial"
 
     def _weights(self, scores: Tensor) -> Tensor:
-        base = scores if self.n % 2 else scores.clamp_min(0)
-        return _whole_power(base, self.n)
+        if self.n % 2:
+            return _whole_power(scores, self.n)
+        return _whole_power(scores.clamp_min(0), self.n, own=True)
 
     def _conjugates(self, scores: Tensor) -> Tensor:
         base = scores if self.n % 2 else scores.clamp_min(0)

@@ -106,7 +106,7 @@ def _exponential(x):
     """``e^x`` for x <= 0, in the dtype of x; zero where float32 has no normal number for it."""
 
 
-@overload(_exponential, inline="always")
+@overload(_exponential)
 def _(x):
     if x != types.float32:
         return lambda x: exp_of(x)
