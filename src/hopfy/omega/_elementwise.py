@@ -50,7 +50,7 @@ class ElementwiseOmega(Omega):
 def _whole_power(base: Tensor, n: int, *, own: bool = False) -> Tensor:
     """``base**n`` for n >= 1 by multiplications, in one new tensor where no gradient is recorded.
 
-    Where nobody else holds the base (``own``), a power of two needs none.
+    If the base may be overwritten (``own``), a power of two needs none.
     """
     recorded = torch.is_grad_enabled() and base.requires_grad
     bits = f"{n:b}"[1:]
