@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -209,3 +212,21 @@ def test_a_query_that_is_not_finite_affects_only_its_row(value: float) -> None:
     torch.testing.assert_close(found, wanted, equal_nan=True)
     assert found[0, 0].isfinite().all()
     assert not found[0, 1].isfinite().any()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_copies_grow_on_their_own(copied):
+    torch.manual_seed(5)
+    keys, more, query = torch.randn(1, 2, 100, 8), torch.randn(1, 2, 40, 8), torch.randn(1, 2, 1, 8)
+    cache = SparseCache()
+    cache.append(keys, keys)
+    other = copied(cache)
+    assert torch.equal(other.attend(query), cache.attend(query))
+    other.append(more, more)
+    both = torch.cat([keys, more], 2)
+    wanted = F.attention(query, both, both, omega="1.5-entmax")
+    torch.testing.assert_close(other.attend(query), wanted)
+    assert len(cache) == 100
+    torch.testing.assert_close(
+        cache.attend(query), F.attention(query, keys, keys, omega="1.5-entmax")
+    )

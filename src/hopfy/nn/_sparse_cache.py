@@ -64,7 +64,16 @@ class SparseCache:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._codes: decoding.Codes | None = None
+        self._arrays: Any = None  # the keys and values as the compiled step reads them
         self._counts = [0, 0, 0, 0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": None}  # views, which a copy would copy again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._codes is not None and self._keys is not None and self._values is not None:
+            self._arrays = decoding.arrays_of(self._keys, self._values)
 
     def __len__(self) -> int:
         return self._length
@@ -100,6 +109,7 @@ class SparseCache:
         self._keys[:, :, first : self._length] = keys
         self._values[:, :, first : self._length] = values
         if decoding.can_encode(self._keys):
+            self._arrays = decoding.arrays_of(self._keys, self._values)
             self._codes = decoding.encode(self._codes, self._keys, first, self._length)
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
@@ -122,21 +132,20 @@ class SparseCache:
         of one call all see all keys.
         """
         omega = omega if isinstance(omega, nn.Module) else omega_from(omega)
-        keys, values = self.keys, self.values
-        _check_query(query, keys, scale)
-        shared = query.shape[1] != keys.shape[1]
+        room = self.keys if self._keys is None else self._keys
+        _check_query(query, room, scale)
         ranges = self._ranges(query, mask)
         form = decoding.form_of(getattr(omega, "closed_form", None), query)
-        if ranges is None or form is None or self._codes is None or query.dtype != keys.dtype:
-            rows = query.shape[:3].numel()
+        if ranges is None or form is None or self._codes is None or query.dtype != room.dtype:
+            rows, shared = query.shape[:3].numel(), query.shape[1] != room.shape[1]
             self._count(rows, rows * len(self), rows * len(self), 0)
             found: Tensor = F.attention(
-                query, keys, values, mask, scale=scale, enable_gqa=shared, omega=omega
+                query, self.keys, self.values, mask, scale=scale, enable_gqa=shared, omega=omega
             )
             return found
         scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
         output, read, chosen = decoding.decode(
-            self._codes, query.detach(), self._keys, self._values, ranges, scale, form
+            self._codes, query.detach(), self._arrays, ranges, scale, form
         )
         total = int(np.maximum(ranges[1] - ranges[0], 0).sum())
         self._count(len(read), total, int(read.sum()), int(chosen.sum()))
@@ -157,7 +166,7 @@ class SparseCache:
         """The first and one past the last key of every query; None if that does not say it all."""
         batch, heads, rows, _ = query.shape
         recorded = torch.is_grad_enabled() and query.requires_grad
-        if rows != 1 or recorded or not bool(query.isfinite().all()):
+        if rows != 1 or recorded or not decoding.is_finite(query):
             return None
         count = batch * heads
         if mask is None:

@@ -26,6 +26,7 @@ from hopfy._runtime.compilation import jit, part
 __all__ = ["PAGE", "decode", "encode"]
 
 PAGE = 64  # keys per page: their codes lie side by side, entry by entry
+_LANES = 8
 _MAX_STEPS = 60
 _MANY = 4096
 
@@ -63,9 +64,13 @@ def encode(start, stop, keys, codes, units, errors, first, last):
 
 
 @part
-def _bounds(query, length, codes, units, errors, low, high, lower, upper):
-    """Bounds of the products of a query with the keys [low, high)."""
-    size = query.shape[0]
+def _bounds(query, length, codes, units, errors, low, high, upper, lanes):
+    """Upper bounds of the products of a query with the keys [low, high), and maxima of lower ones.
+
+    ``lanes`` gets, for every page, the largest lower bounds of its keys 0, 8, ..., then 1, 9, ...
+    Returns how many lanes there are.
+    """
+    size, used = query.shape[0], 0
     total = np.empty(PAGE, np.float32)
     for p in range(low // PAGE, (high + PAGE - 1) // PAGE):
         block = codes[p]
@@ -75,24 +80,33 @@ def _bounds(query, length, codes, units, errors, low, high, lower, upper):
             factor, row = query[d], block[d]
             for j in range(PAGE):
                 total[j] += factor * np.float32(row[j])
-        slack = np.float32(length * errors[p] * (1.0 + 1e-6))
-        first, last = max(low, p * PAGE), min(high, (p + 1) * PAGE)
-        for i in range(first, last):
-            score = total[i - p * PAGE] * units[i]
-            lower[i - low] = score - slack
-            upper[i - low] = score + slack
+        begin, slack = p * PAGE, np.float32(length * errors[p] * (1.0 + 1e-6))
+        for j in range(PAGE):
+            total[j] *= units[begin + j]
+        for j in range(low - begin):
+            total[j] = -np.inf
+        for j in range(high - begin, PAGE):
+            total[j] = -np.inf
+        for i in range(max(low, begin), min(high, begin + PAGE)):
+            upper[i - low] = total[i - begin] + slack
+        for j in range(_LANES):
+            best = total[j]
+            for i in range(j + _LANES, PAGE, _LANES):
+                best = best if best > total[i] else total[i]
+            lanes[used + j] = best - slack
+        used += _LANES
+    return used
 
 
 @part
-def _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x):
-    """A lower bound of the threshold of scores, given lower bounds of them."""
-    used = _fold(bounds, n, lanes)
+def _lower_threshold(lanes, used, gamma, margin, fewer, x):
+    """A lower bound of the threshold of scores, given lower bounds of some of them."""
     held = _fold(lanes, used, fewer)
     top = fewer[0]
     for i in range(held):
         top = max(top, fewer[i])
     part = lanes
-    if n > _MANY:  # part of the scores has a lower threshold than all of them
+    if used > _MANY // _LANES:  # part of the scores has a lower threshold than all of them
         part, used = fewer, held
     s = 1.0
     power = _bounding_power(gamma)
@@ -173,8 +187,8 @@ def decode(
     room = 1
     for r in range(start, stop):
         room = max(room, highs[r] - lows[r])
-    scores, bounds = np.empty(room, np.float32), np.empty(room, np.float32)
-    lanes, fewer = np.empty(room, np.float32), np.empty(room, np.float32)
+    upper, fewer = np.empty(room, np.float32), np.empty(room, np.float32)
+    lanes = np.empty(room // PAGE * _LANES + 2 * _LANES, np.float32)
     x = np.empty(room + PADDING)
     distance, powers = np.empty(room + PADDING), np.empty(room + PADDING)
     weights, chosen = np.empty(room + PADDING), np.empty(room, np.int64)
@@ -195,14 +209,14 @@ def decode(
             length += np.float64(query[d]) * np.float64(query[d])
         # The rounding of the scaled query belongs to the error of the products, too.
         length = math.sqrt(length) * (1.0 + 1e-6)
-        _bounds(query, length, codes[g], units[g], errors[g], low, high, bounds, scores)
-        threshold = _lower_threshold(bounds, n, gamma, margin, lanes, fewer, x)
+        used = _bounds(query, length, codes[g], units[g], errors[g], low, high, upper, lanes)
+        threshold = _lower_threshold(lanes, used, gamma, margin, fewer, x)
         slip = 1e-6 * (abs(threshold) + margin)
         cut = np.float32(threshold - slip)
         count = 0
         for i in range(n):
             chosen[count] = i
-            count += scores[i] >= cut
+            count += upper[i] >= cut
         top = -np.inf
         for j in range(count):
             key = keys[g, low + chosen[j]]
