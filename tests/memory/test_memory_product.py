@@ -216,15 +216,19 @@ def test_a_bad_beta_costs_time_and_not_the_machine():
     assert grown < 300  # the old way took 600 x 1,500 x 256 x 4 bytes = 900 MB
 
 
-def test_softmax_recalls_stay_within_their_scratch():
+@pytest.mark.parametrize(
+    ("omega", "patterns", "cues"),
+    [("softmax", 50_000, 150), ("sparsemax", 3_000, 400), ("1.5-entmax", 3_000, 400)],
+)
+def test_mixtures_stay_within_their_scratch(omega, patterns, cues):
     """In a process of its own: what many recalls need beyond a single one."""
     code = (
         "import resource, torch, hopfy\n"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "memory = hopfy.AssociativeMemory('softmax', beta=1e-3, scratch=64 << 20)\n"
-        "memory.add(torch.rand(50_000, 16, generator=torch.Generator().manual_seed(0)))\n"
+        f"memory = hopfy.AssociativeMemory({omega!r}, beta=1e-3, scratch=64 << 20)\n"
+        f"memory.add(torch.rand({patterns}, 16, generator=torch.Generator().manual_seed(0)))\n"
         "memory.recall(torch.rand(1, 16)); before = used()\n"
-        "memory.recall(torch.rand(150, 16)); print(used() - before)"
+        f"memory.recall(torch.rand({cues}, 16)); print(used() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 64 * 1.2  # a fifth for what the allocator keeps

@@ -24,6 +24,7 @@ _PATTERN, _METASTABLE, _MOVING = (
     KINDS.index(kind) for kind in (Kind.PATTERN, Kind.METASTABLE, Kind.MOVING)
 )
 _MOST_QUERIES = 1024
+_BYTES = 256  # of scratch memory for each pattern of a mixture, measured
 
 
 class Piece(NamedTuple):
@@ -153,15 +154,19 @@ class Engine:
     ) -> Iterator[Piece]:
         """The whole network goes on from these states (Q, W)."""
         max_steps = self.max_steps if max_steps is None else max_steps
-        size = max(1, min(_MOST_QUERIES, self.scratch // (48 * self.contents.rows.shape[0])))
-        for some in torch.split(torch.arange(states.shape[0], device=states.device), size):
-            if not some.numel():
-                continue
+        start, count = 0, self.contents.rows.shape[0]
+        largest = count  # what a mixture may be of; later blocks learn it from those before
+        while start < states.shape[0]:
+            fitting = self.scratch // (2 * _BYTES * largest)  # the answer keeps the other half
+            stop = start + max(1, min(_MOST_QUERIES, fitting))
+            some = torch.arange(start, min(stop, states.shape[0]), device=states.device)
+            start = stop
             found = self.network.retrieve(states[some], max_steps=max_steps)
             weights = found.support
             if weights is None:
                 weights = SparseRows.from_dense(found.weights.reshape(some.numel(), -1))
             kinds = torch.tensor([KINDS.index(kind) for kind in found.kind], device=states.device)
+            largest = min(count, 4 * max(16, int(weights.counts.max())))
             yield Piece(places[some], weights, found.certified, kinds, found.steps)
 
     # ------------------------------------------------------------------ incomplete cues
