@@ -258,6 +258,23 @@ def test_no_dimensions_and_no_queries(omega: str) -> None:
         assert net.energy(torch.zeros(shape)).shape == shape[:-1]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("count", [8, 300, 3000], ids="{} memories".format)
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_a_query_that_is_not_finite_gives_nan_on_every_path(
+    omega: str, count: int, value: float
+) -> None:
+    """Its scores are not finite, and the maps answer NaN to those; other queries notice nothing."""
+    memories = torch.randn(count, 16)
+    network = HopfieldNetwork(memories, omega, beta=1.0)
+    queries = torch.randn(3, 16)
+    expected = network.update(queries)
+    queries[1, 5] = value
+    for found in (network.update(queries), network.retrieve(queries, max_steps=1).state):
+        assert found[1].isnan().all()
+        torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
+
+
 def test_submodules_resolve_after_a_plain_import() -> None:
     for name in (
         "estimators",

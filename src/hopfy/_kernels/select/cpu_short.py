@@ -47,9 +47,16 @@ def _scratch(rows, queries, rank):
 
 @part
 def _candidates_of(row, rows, alive, queries, measure, reach, nudge, own, indices, kept):
-    """The candidates of one query, by `score_block` and `gather`; returns how many."""
+    """The candidates of one query, by `score_block` and `gather`; returns how many.
+
+    A query that is not finite has none.
+    """
+    finite = True
     for d in range(queries.shape[1]):
         own.query[0, d] = queries[row, d]
+        finite &= abs(queries[row, d]) < np.inf
+    if not finite:
+        return 0
     own.best[:] = -np.inf
     own.reach[0] = reach
     score_block(0, 1, rows, own.query, own.known, measure, alive, own.scores)
