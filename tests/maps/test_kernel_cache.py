@@ -198,7 +198,8 @@ def test_parts_are_translated_once_and_compiled_with_their_kernel(folder: Path) 
 
 
 def test_a_kernel_may_call_another_kernel(folder: Path) -> None:
-    """Both are compiled at once, and numba's own state is as before."""
+    """Both are compiled at once, nothing for Python's calls of the inner one, and numba's own state
+    is as before."""
     from numba.core.registry import cpu_target
 
     inner = jit(double)
@@ -208,6 +209,9 @@ def test_a_kernel_may_call_another_kernel(folder: Path) -> None:
         return inner(start, stop, values)
 
     assert run(outer) == (0, 1)
+    assert not inner.signatures
+    assert run(outer) == (0, 1)
+    assert run(inner) == (0, 1)
     assert "resolve_function_type" not in vars(cpu_target.typing_context)
 
 

@@ -41,6 +41,7 @@ _OPTIONS: dict[str, Any] = {
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a kernel that Python calls; the machine code is kept in a `KernelCache`.
 
+    Compiled code that calls the kernel takes it as a `part`: nothing is compiled for Python then.
     Without numba the function stays as it is: slow Python.
     """
     if function is None:
@@ -49,6 +50,8 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return function
     dispatcher = _dispatcher(function, "KernelCompiler", _OPTIONS | options)
     dispatcher._cache = KernelCache(function)
+    if compilers := _compilers():
+        compilers.call_as_part(dispatcher, lambda: part(function, **options))
     return dispatcher
 
 

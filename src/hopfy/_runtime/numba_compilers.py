@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import gc
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from numba import _dynfunc, types
@@ -25,7 +26,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, _LowerR
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
-__all__ = ["KernelCompiler", "PartCompiler", "widen_literals"]
+__all__ = ["KernelCompiler", "PartCompiler", "call_as_part", "widen_literals"]
 
 
 # --- machine code ---------------------------------------------------------------------------------
@@ -238,3 +239,10 @@ def widen_literals(dispatcher: Any) -> Any:
 
     dispatcher.get_call_template = resolve_widened
     return dispatcher
+
+
+def call_as_part(kernel: Any, make_part: Callable[[], Any]) -> None:
+    """Let compiled code that calls a kernel use a part of the same function, made when needed."""
+    made = cache(make_part)
+    kernel.get_call_template = lambda args, kws: made().get_call_template(args, kws)
+    kernel.get_overload = lambda signature: made().get_overload(signature)

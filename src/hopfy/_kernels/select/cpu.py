@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hopfy._kernels.rows.scan import fill
 from hopfy._runtime.compilation import inlined, jit, part
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "dot",
     "fingerprint",
     "gather",
+    "gather_row",
     "mix",
     "mix_row",
     "score_block",
+    "score_row",
 ]
 
 _CHUNK = 64
@@ -138,15 +141,14 @@ def _seed(row, line, search, heap):
 
     As many of them as the rank asks for: the rank-th best score of all cannot be lower.
     """
-    rank = heap.shape[0]
-    heap[:] = -np.inf
+    rank, width = heap.shape[0], min(line.shape[0], _SEED_FROM)
+    fill(heap, -np.inf)
     alive, bias = search.alive, search.bias
-    line = line[:_SEED_FROM]
-    for c in range(line.shape[0]):
+    for c in range(width):
         if (alive.shape[0] == 0 or alive[c]) and _bound(line, bias, c) > heap[0]:
             _raise_floor(heap, np.float64(_bound(line, bias, c)))
     lowest, edge, taken = np.inf, heap[0], 0
-    for c in range(line.shape[0]):
+    for c in range(width):
         if (alive.shape[0] == 0 or alive[c]) and _bound(line, bias, c) >= edge and taken < rank:
             score = _score(search.rows, c, search.queries, row, search.known, search.measure)
             lowest = min(lowest, score)
@@ -325,29 +327,42 @@ def _stop_if_too_long(row, limits, slot, search, found):
 def score_block(start, stop, rows, queries, known, measure, alive, out):
     """``out[row, c]`` = the exact score of query ``row`` and memory c of the block."""
     for row in range(start, stop):
-        for c in range(rows.shape[0]):
-            if alive.shape[0] > 0 and not alive[c]:
-                out[row, c] = -np.inf
-            else:
-                out[row, c] = _score(rows, c, queries, row, known, measure)
+        score_row(row, rows, queries, known, measure, alive, out[row])
+
+
+@part
+def score_row(row, rows, queries, known, measure, alive, out):
+    """``out[c]`` = the exact score of query ``row`` and memory c."""
+    for c in range(rows.shape[0]):
+        if alive.shape[0] > 0 and not alive[c]:
+            out[c] = -np.inf
+        else:
+            out[c] = _score(rows, c, queries, row, known, measure)
 
 
 @jit
 def gather(start, stop, scores, reach, floors, nudge, best, counts, indices, kept):
     """Keep of each row of exact scores those above its floor; -inf is never kept."""
     for row in range(start, stop):
-        line, heap = scores[row], best[row]
-        for c in range(line.shape[0]):
-            if line[c] > heap[0]:
-                _raise_floor(heap, line[c])
-        floor = max(floors[row], _edge(heap[0], reach[row], nudge))
-        count = 0
-        for c in range(line.shape[0]):
-            if line[c] > floor:
-                indices[row, count] = c
-                kept[row, count] = line[c]
-                count += 1
-        counts[row] = count
+        counts[row] = gather_row(
+            scores[row], reach[row], floors[row], nudge, best[row], indices[row], kept[row]
+        )
+
+
+@part
+def gather_row(scores, reach, floor, nudge, best, indices, kept):
+    """`gather` of one row; ``best`` is a heap of the best scores so far. Returns how many are kept."""
+    for c in range(scores.shape[0]):
+        if scores[c] > best[0]:
+            _raise_floor(best, scores[c])
+    floor = max(floor, _edge(best[0], reach, nudge))
+    count = 0
+    for c in range(scores.shape[0]):
+        if scores[c] > floor:
+            indices[count] = c
+            kept[count] = scores[c]
+            count += 1
+    return count
 
 
 @jit
@@ -363,7 +378,7 @@ def mix(start, stop, weights, table, out):
 
 @part(fastmath=False)
 def mix_row(row, begin, end, indices, values, table, total, out):
-    total[:] = 0.0
+    fill(total, 0.0)
     for e in range(begin, end):
         weight, line = values[e], table[indices[e]]
         for d in range(total.shape[0]):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopfy._kernels.select.cpu import dot, gather, mix_row, score_block
+from hopfy._kernels.rows.scan import fill
+from hopfy._kernels.select.cpu import dot, gather_row, mix_row, score_row
 from hopfy._kernels.threshold.cpu import SHORT, short_rows
 from hopfy._runtime.compilation import jit, part
 
@@ -21,15 +22,12 @@ _EPSILON = 2.220446049250313e-16
 
 
 class Scratch(NamedTuple):
-    """Room for one query: float64 coordinates, scores, the best of them, and the candidates."""
+    """Room for one query: its float64 coordinates, all scores, the best of them, and candidates."""
 
     query: np.ndarray
     known: np.ndarray
     scores: np.ndarray
     best: np.ndarray
-    reach: np.ndarray
-    floor: np.ndarray
-    count: np.ndarray
 
 
 @part
@@ -37,19 +35,17 @@ def _scratch(rows, queries, rank):
     return Scratch(
         np.empty((1, queries.shape[1]), np.float64),
         np.empty((1, 0), np.uint8),
-        np.empty((1, rows.shape[0]), np.float64),
-        np.empty((1, rank), np.float64),
-        np.empty(1, np.float64),
-        np.full(1, -np.inf),
-        np.empty(1, np.int64),
+        np.empty(rows.shape[0], np.float64),
+        np.empty(rank, np.float64),
     )
 
 
 @part
 def _candidates_of(row, rows, alive, queries, measure, reach, nudge, own, indices, kept):
-    """The candidates of one query, by `score_block` and `gather`; returns how many.
+    """The candidates of one query, into ``indices`` and ``kept``; returns how many.
 
-    A query that is not finite has none.
+    ``reach`` (1,) or (rows,) is how far below the best score they may lie. A query that is not
+    finite has none.
     """
     finite = True
     for d in range(queries.shape[1]):
@@ -57,28 +53,20 @@ def _candidates_of(row, rows, alive, queries, measure, reach, nudge, own, indice
         finite &= abs(queries[row, d]) < np.inf
     if not finite:
         return 0
-    own.best[:] = -np.inf
-    own.reach[0] = reach
-    score_block(0, 1, rows, own.query, own.known, measure, alive, own.scores)
-    gather(
-        0, 1, own.scores, own.reach, own.floor, nudge, own.best, own.count,
-        indices[row : row + 1], kept[row : row + 1],
-    )  # fmt: skip
-    return own.count[0]
+    fill(own.best, -np.inf)
+    score_row(0, rows, own.query, own.known, measure, alive, own.scores)
+    far = reach[row if reach.shape[0] > 1 else 0]
+    return gather_row(own.scores, far, -np.inf, nudge, own.best, indices, kept)
 
 
 @jit
 def candidates(rows, alive, queries, measure, rank, reach, nudge, counts, indices, kept):
-    """All candidates of all queries; returns the smallest and the largest number of them.
-
-    ``reach`` (1,) or (rows,) is how far below the best score they may lie.
-    """
+    """All candidates of all queries; returns the smallest and the largest number of them."""
     own = _scratch(rows, queries, rank)
     low, high = rows.shape[0], 0
     for row in range(queries.shape[0]):
-        far = reach[row if reach.shape[0] > 1 else 0]
         counts[row] = _candidates_of(
-            row, rows, alive, queries, measure, far, nudge, own, indices, kept
+            row, rows, alive, queries, measure, reach, nudge, own, indices[row], kept[row]
         )
         low, high = min(low, counts[row]), max(high, counts[row])
     return low, high
@@ -88,15 +76,12 @@ def candidates(rows, alive, queries, measure, rank, reach, nudge, counts, indice
 def lone_candidates(rows, alive, queries, measure, reach, nudge, out):
     """Whether every query has just one candidate; ``out`` (rows,) says which."""
     own = _scratch(rows, queries, 1)
-    picked, kept = np.empty((1, rows.shape[0]), np.int32), np.empty((1, rows.shape[0]))
+    picked, kept = np.empty(rows.shape[0], np.int32), np.empty(rows.shape[0], np.float64)
     for row in range(queries.shape[0]):
-        far = reach[row if reach.shape[0] > 1 else 0]
-        count = _candidates_of(
-            0, rows, alive, queries[row : row + 1], measure, far, nudge, own, picked, kept
-        )
+        count = _candidates_of(row, rows, alive, queries, measure, reach, nudge, own, picked, kept)
         if count != 1:
             return False
-        out[row] = picked[0, 0]
+        out[row] = picked[0]
     return True
 
 
@@ -111,42 +96,44 @@ def threshold_step(
     queries have just one; and whether one may be a fixed point whose weights were rounded.
     """
     own = _scratch(rows, queries, 1)
-    picked, kept = np.empty((1, rows.shape[0]), np.int32), np.empty((1, rows.shape[0]))
-    padded, weights = np.empty(SHORT), np.empty(SHORT)
-    total = np.empty(rows.shape[1], np.float64)
+    picked, kept = np.empty(rows.shape[0], np.int32), np.empty(rows.shape[0], np.float64)
+    padded, weights = np.empty(SHORT, np.float64), np.empty(SHORT, np.float64)
+    bits, total = padded.view(np.int64), np.empty(rows.shape[1], np.float64)
     end, singles, doubtful = 0, True, False
     offsets[0] = 0
     for row in range(queries.shape[0]):
-        far = reach[row if reach.shape[0] > 1 else 0]
-        count = _candidates_of(
-            0, rows, alive, queries[row : row + 1], 0, far, nudge, own, picked, kept
-        )
+        count = _candidates_of(row, rows, alive, queries, 0, reach, nudge, own, picked, kept)
         if count == 0 or count > SHORT:
             return -1, False, False
-        if count == 1 and lone:
-            indices[end], values[end] = picked[0, 0], 1.0
-            for d in range(rows.shape[1]):
-                states[row, d] = rows[picked[0, 0], d]
-            end += 1
-            offsets[row + 1] = end
-            continue
-        width = 1 if count == 1 else _NARROWEST
-        while width < count:
-            width *= 2
-        scores, shares = padded[:width].reshape(1, width), weights[:width].reshape(1, width)
-        own.count[0] = count
-        pad_scores(own.count, kept, beta[row : row + 1] if beta.shape[0] > 1 else beta, scores)
-        short_rows(0, 1, scores, scores.view(np.int64), equation, shares)
         begin = end
-        for c in range(count):
-            if shares[0, c] > 0.0:
-                indices[end], values[end] = picked[0, c], shares[0, c]
-                end += 1
+        if count == 1 and lone:
+            indices[end], values[end] = picked[0], 1.0
+            for d in range(rows.shape[1]):
+                states[row, d] = rows[picked[0], d]
+            end += 1
+        else:
+            width = _padded_width(count)
+            scores, shares = padded[:width].reshape(1, width), weights[:width].reshape(1, width)
+            _pad_row(count, kept, beta[row if beta.shape[0] > 1 else 0], scores[0])
+            short_rows(0, 1, scores, bits[:width].reshape(1, width), equation, shares)
+            for c in range(count):
+                if weights[c] > 0.0:
+                    indices[end], values[end] = picked[c], weights[c]
+                    end += 1
+            mix_row(row, begin, end, indices, values, rows, total, states)
+            singles = False
+            doubtful |= _may_be_fixed(rows, queries[row], indices, values, begin, end, total)
         offsets[row + 1] = end
-        mix_row(row, begin, end, indices, values, rows, total, states)
-        singles = False
-        doubtful |= _may_be_fixed(rows, queries[row], indices, values, begin, end, total)
     return end, singles, doubtful
+
+
+@part
+def _padded_width(count):
+    """The width of a padded row, as in `hopfy.search._candidates`."""
+    width = 1 if count == 1 else _NARROWEST
+    while width < count:
+        width *= 2
+    return width
 
 
 @part
@@ -174,14 +161,18 @@ def pad_scores(counts, scores, beta, out):
     ``beta`` has one entry, or one per row.
     """
     for row in range(counts.shape[0]):
-        count, own = counts[row], beta[row if beta.shape[0] > 1 else 0]
-        top = -np.inf
-        for c in range(count):
-            top = max(top, scores[row, c])
-        for c in range(count):
-            out[row, c] = (scores[row, c] - top) * own
-        for c in range(count, out.shape[1]):
-            out[row, c] = -np.inf
+        _pad_row(counts[row], scores[row], beta[row if beta.shape[0] > 1 else 0], out[row])
+
+
+@part(fastmath=False)
+def _pad_row(count, scores, beta, out):
+    top = -np.inf
+    for c in range(count):
+        top = max(top, scores[c])
+    for c in range(count):
+        out[c] = (scores[c] - top) * beta
+    for c in range(count, out.shape[0]):
+        out[c] = -np.inf
 
 
 @jit(fastmath=False)
@@ -215,7 +206,7 @@ def verdicts(rows, alive, members, lead, norms, largest, relative, out):
     """
     anchor = np.empty((1, rows.shape[1]), np.float64)
     for p in range(members.shape[0]):
-        anchor[:] = 0.0
+        fill(anchor[0], 0.0)
         size = 0.0
         for s in range(members.shape[1]):
             for d in range(rows.shape[1]):
