@@ -22,7 +22,7 @@ _EPSILON = 2.220446049250313e-16
 
 
 class Scratch(NamedTuple):
-    """Room for one query: its float64 coordinates, all scores, the best of them, and candidates."""
+    """Room for one query: its float64 coordinates, all scores, and the best of them."""
 
     query: np.ndarray
     known: np.ndarray
