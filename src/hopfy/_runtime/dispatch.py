@@ -9,6 +9,7 @@ import sys
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -21,6 +22,7 @@ __all__ = [
     "is_tracing",
     "records_gradients",
     "transforms_are_active",
+    "transforms_differentiate",
     "values_can_be_read",
 ]
 
@@ -44,6 +46,16 @@ def is_tracing() -> bool:
 def transforms_are_active() -> bool:
     """Whether a transform of `torch.func` (vmap, grad, jvp ...) is around the code that runs now."""
     return torch._C._are_functorch_transforms_active()
+
+
+def transforms_differentiate() -> bool:
+    """Whether one of these transforms differentiates; what it computes may be differentiated again."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    if torch.compiler.is_compiling():
+        return True  # a graph cannot ask which one it is
+    kinds = TransformType.Grad, TransformType.Jvp
+    return any(transform.key() in kinds for transform in get_interpreter_stack() or ())
 
 
 def forward_mode_is_active() -> bool:

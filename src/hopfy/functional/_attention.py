@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -9,12 +10,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hopfy._facts import named
+from hopfy._kernels import attention as kernel
 from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
-from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling
+from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling, records_gradients
 from hopfy._runtime.precision import outside_autocast
-from hopfy.functional._attention_inputs import Inputs, as_inputs
+from hopfy.functional._attention_inputs import Inputs, as_inputs, fit_at_a_glance
 from hopfy.functional._fused_attention import fused, traced
-from hopfy.functional._softmax_attention import sdpa, sdpa_serves
+from hopfy.functional._softmax_attention import sdpa, torch_attention
 
 __all__ = ["attend", "attention"]
 
@@ -72,14 +74,46 @@ def attention(
     torch.Size([2, 4, 10, 8])
     """
     omega = as_map(omega)
-    simple = attn_mask is None and scale is None and not (dropout_p or enable_gqa or return_weights)
-    if simple and _is_softmax(omega) and sdpa_serves(query, key, value):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=bool(is_causal)
-        )
+    if attn_mask is None and scale is None and not (dropout_p or enable_gqa or return_weights):
+        quick = _quickly(query, key, value, bool(is_causal), omega)
+        if quick is not None:
+            return quick
     inputs = as_inputs(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     output, weights = attend(inputs, omega, need_weights=return_weights)
     return (output, weights) if return_weights else output
+
+
+def _quickly(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, omega: Any
+) -> Tensor | None:
+    """Softmax, and one query, where nothing else is to be checked; None everywhere else.
+
+    The general way takes as long as all products of one query with some thousands of keys.
+    """
+    family = _family(omega)
+    if family is None or not _is_common(query, key, value):
+        return None
+    if family.kind == "softmax":
+        return torch_attention(query, key, value, causal=is_causal)
+    if isinstance(family.parameter, Tensor) or family.kind not in _FAMILIES:
+        return None
+    one_query = query.shape[-2] == 1 and not is_causal
+    if not one_query or records_gradients(query, key, value) or is_compiling():
+        return None
+    if forward_mode_is_active() or backend_for(query) != "cpu":
+        return None
+    scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    return kernel.attend_one(query, key, value, family.kind, family.parameter, scale)
+
+
+def _is_common(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Plain tensors of one dtype that is not widened, with at least one key."""
+    return (
+        fit_at_a_glance(query, key, value)
+        and ((dtype := query.dtype) is torch.float32 or dtype is torch.float64)
+        and key.shape[-2] > 0
+        and not torch.is_autocast_enabled("cpu" if query.is_cpu else query.device.type)
+    )
 
 
 def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -164,11 +198,6 @@ def _family(omega: Any) -> _Known | None:
     if kind == "entmax" and not isinstance(parameter, Tensor) and parameter == 1:
         return _Known("softmax", 1.0)
     return _Known(kind, parameter)
-
-
-def _is_softmax(omega: Any) -> bool:
-    family = _family(omega)
-    return family is not None and family.kind == "softmax"
 
 
 def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:

@@ -120,14 +120,14 @@ def fit_at_a_glance(query: Any, key: Any, value: Any) -> bool:
     """The common case, checked quickly: plain tensors of one dtype with as many heads and features."""
     return (
         type(query) is type(key) is type(value) is Tensor
+        and not (query.is_nested or key.is_nested or value.is_nested)
         and query.dtype is key.dtype is value.dtype
         and query.is_floating_point()
         and query.device == key.device == value.device
-        and (size := query.shape)[:-2] == (keys := key.shape)[:-2]
-        and keys[:-1] == value.shape[:-1]
+        and ((keys := key.shape) == (values := value.shape) or keys[:-1] == values[:-1])
+        and (size := query.shape)[:-2] == keys[:-2]
         and len(size) > 1
         and size[-1] == keys[-1]
-        and not (query.is_nested or key.is_nested or value.is_nested)
     )
 
 

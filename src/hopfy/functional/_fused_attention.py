@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hopfy._kernels import attention as kernel
 from hopfy._runtime.dispatch import is_compiling
+from hopfy._runtime.second_derivatives import recorded_gradients
 from hopfy.functional._attention_inputs import Inputs
 from hopfy.functional._attention_op import attention_op, dense_weights
 
@@ -173,12 +174,14 @@ class _Fused(torch.autograd.Function):
 def _recorded(ctx: Any, *inputs_and_cotangent: Tensor) -> list[Tensor | None]:
     """The gradients of the dense path, as torch operations that can be differentiated again."""
     *inputs, cotangent = inputs_and_cotangent
-    state, parameter = ctx.state, inputs[3]
-    query, key, value = ctx.call.grouped(*inputs[:3])
-    weights = dense_weights(query, key, parameter, state.visible, state.family.kind, state.scale)
-    if state.dropout:
-        weights = weights * kernel.kept_weights(state, weights.shape, weights.dtype)
-    output = (weights @ value).view_as(cotangent)
-    wanted = [x for x, need in zip(inputs, ctx.needs_input_grad[:4], strict=True) if need]
-    found = iter(torch.autograd.grad(output, wanted, cotangent, create_graph=True))
-    return [next(found) if need else None for need in ctx.needs_input_grad[:4]]
+    state = ctx.state
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, parameter: Tensor) -> Tensor:
+        q, k, v = ctx.call.grouped(query, key, value)
+        weights = dense_weights(q, k, parameter, state.visible, state.family.kind, state.scale)
+        if state.dropout:
+            weights = weights * kernel.kept_weights(state, weights.shape, weights.dtype)
+        output: Tensor = weights @ v
+        return output
+
+    return recorded_gradients(attend, inputs, cotangent, ctx.needs_input_grad[:4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,25 +10,17 @@ from torch import Tensor
 
 from hopfy._runtime.dispatch import (
     forward_mode_is_active,
+    is_compiling,
     records_gradients,
+    transforms_are_active,
+    transforms_differentiate,
     values_can_be_read,
 )
 from hopfy._runtime.precision import outside_autocast
-from hopfy.functional._attention_inputs import Inputs, fit_at_a_glance
+from hopfy._runtime.second_derivatives import recorded_gradients
+from hopfy.functional._attention_inputs import Inputs
 
-__all__ = ["sdpa", "sdpa_serves"]
-
-
-def sdpa_serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether torch's own call is ours, without a mask: no second derivative, no wider dtype."""
-    return (
-        fit_at_a_glance(query, key, value)
-        and query.dtype in (torch.float32, torch.float64)
-        and not records_gradients(query, key, value)
-        and not forward_mode_is_active()
-        and not torch.is_autocast_enabled(query.device.type)
-        and key.shape[-2] > 0
-    )
+__all__ = ["sdpa", "torch_attention"]
 
 
 def sdpa(inputs: Inputs) -> Tensor:
@@ -35,39 +28,53 @@ def sdpa(inputs: Inputs) -> Tensor:
     query, key, value = inputs.heads_repeated()
     mask, something = _safe_mask(inputs)
     causal = inputs.causal == 0 and mask is None
-    arguments = (mask, inputs.dropout, causal, inputs.scale)
-    if (
-        torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad or value.requires_grad)
-        and not (mask is not None and mask.requires_grad)
-        and not inputs.dropout  # torch's plain operations, which can be differentiated twice
-        and _plain(query)
-    ):
-        recorded: Any = _Flash if mask is None and _takes_flash(query, key, value) else _Twice
-        output: Tensor = recorded.apply(query, key, value, *arguments)
-    elif forward_mode_is_active():
-        output = _by_plain_operations(query, key, value, *arguments)
-    else:
-        output = _torch_sdpa(query, key, value, *arguments)
+    output = torch_attention(query, key, value, mask, inputs.dropout, causal, inputs.scale)
     return output if something is None else torch.where(something, output, 0.0)
 
 
-def _torch_sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float
+def torch_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
 ) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
-    )
+    """Torch's own attention, with the derivatives that its fused kernels lack.
+
+    These are those in forward mode, and second ones. The gradients keep their digits if
+    `torch.autocast` is on in the backward pass.
+    """
+    if forward_mode_is_active() or transforms_differentiate():
+        return _by_plain_operations(query, key, value, mask, dropout, causal, scale)
+    if not _is_recorded(query, key, value) or dropout or (mask is not None and mask.requires_grad):
+        return _torch_sdpa(query, key, value, mask, dropout, causal, scale=scale)
+    if torch._fused_sdp_choice(query, key, value, mask, 0.0, causal, scale=scale) == _PLAIN:
+        apart: Any = _OutsideAutocast
+        output: Tensor = apart.apply(query, key, value, mask, 0.0, causal, scale)
+        return output
+    output = _torch_sdpa(query, key, value, mask, 0.0, causal, scale=scale)
+    _fused_node(output).register_hook(partial(_recorded, mask))
+    return output
 
 
-def _by_plain_operations(*arguments: Any) -> Tensor:
-    """The same where fused kernels have no derivative: forward mode, second derivatives."""
+_PLAIN = torch.nn.attention.SDPBackend.MATH.value
+_torch_sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def _by_plain_operations(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """The same where fused kernels have no derivative."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        return _torch_sdpa(*arguments)
-
-
-def _plain(x: Tensor) -> bool:
-    return values_can_be_read(x) and not forward_mode_is_active()
+        return _torch_sdpa(query, key, value, mask, dropout, causal, scale=scale)
 
 
 def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
@@ -99,61 +106,33 @@ def _safe_mask(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     return (bias if mask is None else bias.masked_fill(~allowed, -torch.inf)), something
 
 
-_FLASH = torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
-_forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+def _is_recorded(*tensors: Tensor) -> bool:
+    """Whether gradients are recorded, and not by a compiled graph or a transform."""
+    return records_gradients(*tensors) and not (is_compiling() or transforms_are_active())
 
 
-def _takes_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether torch computes this on the CPU by its flash kernel, which we can call, too."""
-    if q.device.type != "cpu" or _forward is None or _backward is None:
-        return False
-    return bool(torch._fused_sdp_choice(q, k, v) == _FLASH)
+def _fused_node(output: Tensor) -> Any:
+    """The node of torch's graph that stands for a fused kernel."""
+    node: Any = output.grad_fn
+    if not hasattr(type(node), "_saved_query"):  # the kernel has padded the features
+        node = node.next_functions[0][0]
+    return node
 
 
-def _second(ctx: Any, cotangent: Tensor, *inputs: Any) -> list[Tensor | None]:
-    """The gradients by plain operations, which can be differentiated again."""
-    output = _by_plain_operations(*inputs, *ctx.arguments)
-    return _gradients(ctx, output, inputs, cotangent, create_graph=True)
+def _recorded(mask: Tensor | None, gradients: Any, cotangents: Any) -> Any:
+    """In the place of a fused kernel's gradients: the same, recorded, if they are to be recorded."""
+    if not torch.is_grad_enabled():
+        return None
+    node: Any = torch._C._current_autograd_node()
+    attend = partial(_attend, (mask, 0.0, node._saved_is_causal, node._saved_scale))
+    inputs = node._saved_query, node._saved_key, node._saved_value
+    needed = [x is not None for x in gradients[:3]]
+    with outside_autocast(cotangents[0]):
+        return *recorded_gradients(attend, inputs, cotangents[0], needed), *gradients[3:]
 
 
-def _gradients(
-    ctx: Any, output: Tensor, inputs: Any, cotangent: Tensor, **options: bool
-) -> list[Tensor | None]:
-    needed = ctx.needs_input_grad[:3]
-    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(output, wanted, cotangent, **options))
-    return [next(found) if need else None for need in needed]
-
-
-class _Flash(torch.autograd.Function):
-    """Torch's flash kernel on the CPU, without a mask, with a second derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
-        _, dropout, causal, scale = ctx.arguments = arguments
-        output, sums = _forward(q, k, v, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
-        ctx.save_for_backward(q, k, v, output, sums)
-        found: Tensor = output
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        nothing = (None,) * len(ctx.arguments)
-        saved = ctx.saved_tensors
-        with outside_autocast(cotangent):
-            if torch.is_grad_enabled():
-                return *_second(ctx, cotangent, *saved[:3]), *nothing
-            _, dropout, causal, scale = ctx.arguments
-            found = _backward(cotangent, *saved, dropout, causal, attn_mask=None, scale=scale)  # type: ignore[misc]
-        return *found, *nothing
-
-
-class _Twice(torch.autograd.Function):
-    """Torch's attention, which has no second derivative where it takes a fused kernel, with one.
-
-    The first derivative is torch's own, of a graph that is kept inside.
-    """
+class _OutsideAutocast(torch.autograd.Function):
+    """Attention by torch's plain operations, in a graph of its own that is kept inside."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tensor:
@@ -162,15 +141,22 @@ class _Twice(torch.autograd.Function):
             inner: Any = [
                 x.detach().requires_grad_(n) for x, n in zip((q, k, v), needed, strict=True)
             ]
-            output = _torch_sdpa(*inner, *arguments)
+            output = _torch_sdpa(*inner, *arguments[:-1], scale=arguments[-1])  # type: ignore[misc]
         ctx.save_for_backward(q, k, v)
         ctx.inner, ctx.output, ctx.arguments = inner, output, arguments
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        nothing = (None,) * len(ctx.arguments)
+        needed, nothing = ctx.needs_input_grad[:3], (None,) * len(ctx.arguments)
         with outside_autocast(cotangent):
             if torch.is_grad_enabled():
-                return *_second(ctx, cotangent, *ctx.saved_tensors), *nothing
-            return *_gradients(ctx, ctx.output, ctx.inner, cotangent, retain_graph=True), *nothing
+                attend = partial(_attend, ctx.arguments)
+                return *recorded_gradients(attend, ctx.saved_tensors, cotangent, needed), *nothing
+            wanted = [x for x in ctx.inner if x.requires_grad]
+            found = iter(torch.autograd.grad(ctx.output, wanted, cotangent, retain_graph=True))
+            return *(next(found) if need else None for need in needed), *nothing
+
+
+def _attend(arguments: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return _by_plain_operations(query, key, value, *arguments)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from functools import lru_cache
 
+from hopfy._runtime.dispatch import is_compiling
 from hopfy.omega._base import Omega
 from hopfy.omega._capped import Capped
 from hopfy.omega._entropic_ksubsets import EntropicKSubsets
@@ -55,6 +57,10 @@ def omega_from(name: str | Omega) -> Omega:
         return name
     if not isinstance(name, str):
         raise TypeError(f"expected a name such as {_EXAMPLES}, got {name!r}.")
+    return _made(name) if is_compiling() else _remembered(name)
+
+
+def _made(name: str) -> Omega:
     key = name.strip().lower()
     if key == "softmax":
         return Shannon()
@@ -78,6 +84,10 @@ def omega_from(name: str | Omega) -> Omega:
     if family == "capped":
         return Capped(number)
     return SparseMAP(KSubsets(_whole(number)))
+
+
+# Regularizers are immutable: one object serves everyone who writes the same name.
+_remembered = lru_cache(maxsize=256)(_made)
 
 
 def _whole(number: float) -> float:

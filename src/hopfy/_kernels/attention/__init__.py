@@ -36,9 +36,14 @@ from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.backends import backend_for
 from hopfy._runtime.precision import outside_autocast
 
-__all__ = ["Family", "Visible", "backward", "forward", "kept_weights", "reference"]
+__all__ = ["Family", "Visible", "attend_one", "backward", "forward", "kept_weights", "reference"]
 
-_MODULES = {"cpu": "cpu_blocks", "short": "short_sequences", "triton": "gpu"}
+_MODULES = {
+    "cpu": "cpu_blocks",
+    "few": "few_queries",
+    "short": "short_sequences",
+    "triton": "gpu",
+}
 
 
 @cache
@@ -69,6 +74,18 @@ def forward(
     found: tuple[Tensor, Any] | None = _module(backend).forward(
         queries, keys, values, visible, family, scale, dropout, *more
     )
+    return found
+
+
+def attend_one(
+    query: Tensor, key: Tensor, value: Tensor, kind: str, parameter: float, scale: float
+) -> Tensor | None:
+    """Output (..., 1, E) of one query (..., 1, D) that sees all keys (..., N, D), on the CPU.
+
+    The answer is that of `forward`, at less cost for each call: there are no masks, and nothing is
+    kept for a backward pass. None where it cannot run.
+    """
+    found: Tensor | None = _module("few").attend(query, key, value, kind, parameter, scale)
     return found
 
 

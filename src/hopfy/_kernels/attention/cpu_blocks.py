@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._kernels.attention import short_sequences
+from hopfy._kernels.attention import few_queries, short_sequences
 from hopfy._kernels.attention.cpu_plan import (
+    KINDS,
     Block,
     Selected,
     State,
@@ -27,6 +28,13 @@ from hopfy._kernels.attention.cpu_plan import (
     rows_of,
 )
 from hopfy._kernels.attention.reference import MAPS
+from hopfy._kernels.attention.selected_lists import (
+    compacted,
+    drop,
+    edges_of,
+    gather,
+    list_gradients,
+)
 from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.backends import compiled
 from hopfy._runtime.threads import over_rows
@@ -39,11 +47,6 @@ _SPARSE = 0.2
 _SMALL = 1 << 16
 # Values with fewer entries than this are multiplied densely even by sparse weights.
 _FEW_VALUES = 1 << 17
-# Queries of a group that read its keys one after the other.
-_FEW_QUERIES = 4
-# Products of theirs that take as long as one entry touched elsewhere.
-_PRODUCTS = 32
-_KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 _NO_MASK = np.zeros((0, 0, 0), np.bool_)
 _NO_PLACES = np.zeros(0, np.int64)
 
@@ -57,27 +60,44 @@ def forward(
     scale: float = 1.0,
     dropout: float = 0.0,
     seed: int | None = None,
-) -> tuple[Tensor, State | short_sequences.State] | None:
+) -> tuple[Tensor, State | short_sequences.State | few_queries.State] | None:
     """See `hopfy._kernels.attention`; None where scores could overflow or loops cannot run."""
     kernels: Any = compiled("attention.cpu")
+    if kernels is None:
+        return None
     small = queries.shape[0] * queries.shape[1] * keys.shape[1] <= _SMALL
-    if small and not (dropout or visible.restricts) and queries.shape[1] > 1:
-        alpha = rows_of(family.parameter)
-        if short_sequences.serves(queries.dtype, keys.shape[1], family.kind, alpha):
-            quick = short_sequences.forward(
-                kernels, (queries, keys, values), visible, family, scale, alpha
-            )
-            if quick is not None:
-                return quick
-    if kernels is None or not (small or finite_scores(queries, keys, scale)):
+    quick = None
+    if not dropout:
+        quick = _quick_forward(kernels, (queries, keys, values), visible, family, scale, small)
+    if quick is not None:
+        return quick
+    if not (small or finite_scores(queries, keys, scale)):
         return None
     state = prepare(kernels, queries, keys, visible, family, scale, dropout, seed)
     output = queries.new_empty(queries.shape[0], queries.shape[1], values.shape[2])
-    if queries.shape[1] <= _FEW_QUERIES and _few_forward(queries, keys, values, state, output):
-        return output, state
     run = _small_forward if small else _blocks_forward
     run(kernels, queries, keys, values, state, output)
     return output, state
+
+
+def _quick_forward(
+    kernels: Any,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    visible: Visible,
+    family: Family,
+    scale: float,
+    small: bool,
+) -> tuple[Tensor, short_sequences.State | few_queries.State] | None:
+    """The ways for short sequences and for few queries; None where neither serves."""
+    rows, keys = inputs[0].shape[1], inputs[1].shape[1]
+    alpha = rows_of(family.parameter)
+    arguments = kernels, inputs, visible, family, scale, alpha
+    short = small and rows > 1 and not visible.restricts
+    if short and short_sequences.serves(inputs[0].dtype, keys, family.kind, alpha):
+        found = short_sequences.forward(*arguments)
+        if found is not None:
+            return found
+    return few_queries.forward(*arguments) if rows <= few_queries.MOST else None
 
 
 def _blocks_forward(
@@ -109,44 +129,10 @@ def _blocks_forward(
             if weights is not None:
                 found = _picked(kernels, weights, block)
             assert found is not None
-            part = _compacted(kernels, found, generator, dropout)
-            _gather(kernels, part, values, output, state.first(block))
+            part = compacted(kernels, found, generator, dropout)
+            gather(kernels, part, values, output, state.first(block))
             keep = chosen <= room * block.rows or bool(dropout)
             state.supports.append(part if keep else None)
-
-
-def _few_forward(
-    queries: Tensor, keys: Tensor, values: Tensor, state: State, output: Tensor
-) -> bool:
-    """One pass over the keys for each query; False where that cannot be."""
-    if state.dropout or state.ragged or not state.selects or not queries.numel():
-        return False
-    rows, n = queries.shape[0] * queries.shape[1], keys.shape[1]
-    inputs = queries.numpy(), keys.numpy(), values.numpy()
-    weights = np.empty((rows, n), inputs[0].dtype)
-    columns, counts = np.empty((rows, n), np.int32), np.empty(rows, np.int64)
-    done = over_rows(
-        state.kernels.few_queries,
-        rows,
-        weights.size * queries.shape[2] // _PRODUCTS,
-        inputs,
-        weights.dtype.type(state.scale),
-        state.low,
-        state.high,
-        state.alpha,
-        _KINDS[state.family.kind],
-        state.steep,
-        weights,
-        columns,
-        counts,
-        output.numpy(),
-    )
-    if not all(done):
-        return False
-    state.blocks = [Block(0, queries.shape[0], 0, queries.shape[1], 0, n)]
-    found = torch.from_numpy(weights), torch.from_numpy(counts), torch.from_numpy(columns)
-    state.supports = [found]
-    return True
 
 
 def _small_forward(
@@ -158,8 +144,8 @@ def _small_forward(
         worth_it = values.numel() >= _FEW_VALUES and not state.dropout
         if worth_it and int(weights.count_nonzero()) * 8 < weights.numel():
             found = _picked(kernels, weights.clone(), block)
-            part = _compacted(kernels, found, None, 0.0)
-            _gather(kernels, part, values, output, state.first(block))
+            part = compacted(kernels, found)
+            gather(kernels, part, values, output, state.first(block))
             state.supports[-1] = part
         else:
             generator = generator_of(state, number)
@@ -176,30 +162,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of queries, keys, values and, if wanted, of the parameter of each row (G, R)."""
     kernels = state.kernels
-    state.supports = [_listed(kernels, part) for part in state.supports]
     inputs = queries, keys, values
     if len(state.blocks) == 1 and isinstance(state.supports[0], Tensor):
         block = state.blocks[0]
         if block.a == 0 and block.b == keys.shape[1] and not (state.dropout or wanted):
             return _whole_backward(state.supports[0], inputs, cotangent, state)
-    gradients = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
-    in_parameter = torch.zeros(queries.shape[:2] if wanted else (0,), dtype=torch.float64)
-    support = _joined(state)
-    if support is not None:
-        over_rows(
-            kernels.backward,
-            queries.shape[0],
-            support.weights.numel() * values.shape[2] * 4,
-            *(part.numpy() for part in support),
-            tuple(x.numpy() for x in inputs),
-            cotangent.numpy(),
-            tuple(x.numpy() for x in gradients),
-            state.alpha,
-            in_parameter.view(-1).numpy(),
-            _KINDS[state.family.kind],
-            queries.numpy().dtype.type(state.scale),
-            True if wanted else state.steep,
-        )
+    gradients, in_parameter = list_gradients(state, _joined(state), inputs, cotangent, wanted)
     for number, block in enumerate(state.blocks):
         weights = state.supports[number]
         if not isinstance(weights, tuple):
@@ -216,7 +184,7 @@ def kept_weights(state: State, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         part = state.supports[number]
         place = factors[block.g : block.h, block.r : block.s, block.a : block.b]
         if not isinstance(part, Support):
-            place.copy_(_drop(place, generator_of(state, number), state.dropout))
+            place.copy_(drop(place, generator_of(state, number), state.dropout))
             continue
         row = torch.arange(block.rows).repeat_interleave(part.edges.diff())
         flat = torch.zeros(block.rows, block.b - block.a, dtype=dtype)
@@ -292,7 +260,7 @@ def _selected(
         return scores, counts, columns
     _scores(kernels, queries, keys, state, block, scores)
     place = state.first(block), block.a, state.low, state.high
-    kind = _KINDS[state.family.kind]
+    kind = KINDS[state.family.kind]
     arrays = columns.numpy(), counts.numpy(), state.alpha, kind, state.steep
     over_rows(kernels.select, block.rows, scores.numel(), scores.numpy(), *place, *arrays)
     return scores, counts, columns
@@ -336,33 +304,6 @@ def _picked(kernels: Any, weights: Tensor, block: Block) -> Selected:
     return weights, counts, columns
 
 
-def _compacted(
-    kernels: Any, found: Selected, generator: torch.Generator | None, dropout: float
-) -> Support:
-    """The selected entries of a block, without the room that they did not need."""
-    scores, counts, columns = found
-    edges = _edges(counts)
-    chosen = int(edges[-1])
-    weights, kept_columns = scores.new_empty(chosen), columns.new_empty(chosen)
-    arrays = (x.numpy() for x in (scores, columns, edges, weights, kept_columns))
-    over_rows(kernels.compact, scores.shape[0], chosen, *arrays)
-    kept = _drop(weights, generator, dropout) if dropout else weights.new_empty(0)
-    return Support(weights, kept_columns, edges, kept)
-
-
-def _drop(weights: Tensor, generator: torch.Generator | None, dropout: float) -> Tensor:
-    kept = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    kept.bernoulli_(1 - dropout, generator=generator)
-    return kept.mul_(1 / (1 - dropout)) if dropout < 1 else kept
-
-
-def _gather(kernels: Any, part: Support, values: Tensor, output: Tensor, first: int) -> None:
-    weights = part.weights * part.kept if part.kept.numel() else part.weights
-    arrays = (x.numpy() for x in (weights, part.columns, part.edges, values, output))
-    work = weights.numel() * values.shape[2]
-    over_rows(kernels.gather, part.edges.numel() - 1, work, *arrays, first)
-
-
 def _dense_output(
     weights: Tensor,
     values: Tensor,
@@ -372,7 +313,7 @@ def _dense_output(
     dropout: float,
 ) -> None:
     if dropout:
-        weights = weights * _drop(weights, generator, dropout)
+        weights = weights * drop(weights, generator, dropout)
     view = weights.view(block.h - block.g, block.s - block.r, weights.shape[1])
     v = values[block.g : block.h, block.a : block.b]
     if block.rows == output.shape[0] * output.shape[1]:
@@ -382,19 +323,6 @@ def _dense_output(
 
 
 # --- backward -------------------------------------------------------------------------------------
-
-
-def _listed(kernels: Any, part: Support | Selected | Tensor | None) -> Support | Tensor | None:
-    """What a block selected, without room between the rows."""
-    if isinstance(part, tuple) and not isinstance(part, Support):
-        return _compacted(kernels, part, None, 0.0)
-    return part
-
-
-def _edges(counts: Tensor) -> Tensor:
-    edges = torch.zeros(counts.numel() + 1, dtype=torch.int64)
-    torch.cumsum(counts, 0, out=edges[1:])
-    return edges
 
 
 def _joined(state: State) -> Support | None:
@@ -411,7 +339,7 @@ def _joined(state: State) -> Support | None:
     weights, columns, factors = (
         torch.cat([getattr(part, name) for part in kept]) for name in ("weights", "columns", "kept")
     )
-    return Support(weights, columns, _edges(torch.cat(counts)), factors)
+    return Support(weights, columns, edges_of(torch.cat(counts)), factors)
 
 
 @torch.no_grad()
@@ -459,7 +387,7 @@ def _dense_backward(
     along = torch.bmm(outside, v.mT)
     used = view
     if state.dropout:
-        factors = _drop(weights, generator_of(state, number), state.dropout).view_as(view)
+        factors = drop(weights, generator_of(state, number), state.dropout).view_as(view)
         used, along = view * factors, along * factors
     gradients[2][groups, keys] += torch.bmm(used.mT, outside)
     first = state.first(block)

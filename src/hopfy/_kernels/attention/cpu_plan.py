@@ -14,18 +14,24 @@ from hopfy._kernels.attention.types import Family, Visible
 from hopfy._runtime.threads import over_rows
 
 __all__ = [
+    "KINDS",
     "Block",
     "Selected",
     "State",
     "Support",
     "finite_scores",
     "generator_of",
+    "is_steep",
     "prepare",
+    "ranges",
     "rows_of",
+    "selects",
 ]
 
 # Entries of scores in flight: 4 MB of float32 stay in a shared cache.
 _BLOCK = 1 << 20
+# What compiled loops call the maps.
+KINDS = {"entmax": 0, "normmax": 1, "ksubsets": 2}
 
 
 class Support(NamedTuple):
@@ -73,25 +79,15 @@ class State:
     blocks: list[Block]
     alpha: np.ndarray[Any, Any]  # the family's parameter as float64: one, or one for each row
     # What was selected, as lists or as all weights; None: computed again.
-    supports: list[Support | Selected | Tensor | None] = field(default_factory=list)
+    supports: list[Support | Tensor | None] = field(default_factory=list)
 
     @property
     def steep(self) -> bool | None:
-        """None for sparsemax and 1.5-entmax: their kernels are compiled without other exponents."""
-        if self.family.kind != "entmax":
-            return True
-        if self.alpha.size == 1:
-            return None if self.alpha[0] in (1.5, 2.0) else True
-        return None if np.isin(self.alpha, (1.5, 2.0)).all() else True
+        return is_steep(self.family.kind, self.alpha)
 
     @property
     def selects(self) -> bool:
-        """Whether rows go from scores to lists of what they select."""
-        if self.family.kind == "ksubsets":
-            return True
-        if self.alpha.size == 1:
-            return bool(1 < self.alpha[0] < math.inf)
-        return bool(self.alpha.min() > 1 and self.alpha.max() < math.inf)
+        return selects(self.family.kind, self.alpha)
 
     def first(self, block: Block) -> int:
         """The number of the block's first row among all rows."""
@@ -104,6 +100,24 @@ class State:
 
     groups: int = 1
     rows: int = 1  # of each group
+
+
+def is_steep(kind: str, alpha: np.ndarray[Any, Any]) -> bool | None:
+    """None for sparsemax and 1.5-entmax: their kernels are compiled without other exponents."""
+    if kind != "entmax":
+        return True
+    if alpha.size == 1:
+        return None if alpha[0] in (1.5, 2.0) else True
+    return None if np.isin(alpha, (1.5, 2.0)).all() else True
+
+
+def selects(kind: str, alpha: np.ndarray[Any, Any]) -> bool:
+    """Whether rows go from scores to lists of what they select."""
+    if kind == "ksubsets":
+        return True
+    if alpha.size == 1:
+        return bool(1 < alpha[0] < math.inf)
+    return bool(alpha.min() > 1 and alpha.max() < math.inf)
 
 
 def finite_scores(queries: Tensor, keys: Tensor, scale: float) -> bool:
@@ -126,7 +140,7 @@ def prepare(
     seed: int | None = None,
 ) -> State:
     groups, rows, _ = queries.shape
-    low, high, ragged = _ranges(kernels, visible, groups * rows, keys.shape[1])
+    low, high, ragged = ranges(kernels, visible, groups * rows, keys.shape[1])
     if seed is None:
         seed = int(torch.randint(1 << 62, ())) if dropout else 0
     blocks = _blocks(groups, rows, keys.shape[1], visible.period)
@@ -149,7 +163,7 @@ def prepare(
     )
 
 
-def _ranges(
+def ranges(
     kernels: Any, visible: Visible, total: int, count: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]:
     """The first and one past the last key that each row may see, and whether some between are not."""

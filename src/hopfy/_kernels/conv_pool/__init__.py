@@ -10,6 +10,7 @@ from torch import Tensor
 from hopfy._kernels.conv_pool import reference
 from hopfy._runtime.compilation import compiled, runs_compiled
 from hopfy._runtime.dispatch import is_compiling
+from hopfy._runtime.second_derivatives import recorded_gradients
 
 __all__ = ["conv_relu_pool"]
 
@@ -50,18 +51,11 @@ class _ConvReluPool(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         images, weight, bias, winners = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative may be asked for
-            return _differentiable_gradients(
-                (images, weight, bias), cotangents[0], ctx.needs_input_grad
+            inputs = images, weight, bias
+            return tuple(
+                recorded_gradients(
+                    reference.conv_relu_pool, inputs, cotangents[0], ctx.needs_input_grad
+                )
             )
         loops: Any = compiled("conv_pool.cpu")
         return loops.vjp(images, weight, winners, cotangents[0], ctx.needs_input_grad[0])
-
-
-def _differentiable_gradients(
-    inputs: tuple[Tensor, ...], cotangent: Tensor, needed: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    wanted = [each for each, asked in zip(inputs, needed, strict=True) if asked]
-    found = iter(
-        torch.autograd.grad(reference.conv_relu_pool(*inputs), wanted, cotangent, create_graph=True)
-    )
-    return tuple(next(found) if asked else None for asked in needed)
