@@ -159,6 +159,56 @@ def _solve(distance, count, gamma, exponent, powers, weights):
     _weigh_powers(weights, distance, count, s, exponent, powers)
 
 
+@part
+def _scaled(query, scale, out):
+    """The query times the scale, in float32, and an upper bound of its length."""
+    length = 0.0
+    for d in range(query.shape[0]):
+        out[d] = np.float32(query[d] * scale)
+        length += np.float64(out[d]) * np.float64(out[d])
+    # The rounding of the scaled query belongs to the error of the products, too.
+    return math.sqrt(length) * (1.0 + 1e-6)
+
+
+@part
+def _reached(upper, count, threshold, margin, chosen):
+    """The keys whose upper bounds reach the threshold, up to rounding; returns how many."""
+    cut = np.float32(threshold - 1e-6 * (abs(threshold) + margin))
+    found = 0
+    for i in range(count):
+        chosen[found] = i
+        found += upper[i] >= cut
+    return found
+
+
+@part
+def _distances(query, keys, low, chosen, count, scale, margin, scores, distance):
+    """Distances of the chosen keys' exact scores to the largest of them, in margins."""
+    top = -np.inf
+    for j in range(count):
+        key = keys[low + chosen[j]]
+        total = 0.0
+        for d in range(query.shape[0]):
+            total += np.float64(query[d]) * np.float64(key[d])
+        scores[j] = total * scale
+        top = max(top, scores[j])
+    for j in range(count):
+        distance[j] = (top - scores[j]) / margin
+
+
+@part
+def _combined(weights, count, values, low, chosen, output):
+    """The chosen values by their weights, in ``output``; returns how many have weight."""
+    support = 0
+    for j in range(count):
+        if weights[j] > 0:
+            support += 1
+            weight, value = weights[j], values[low + chosen[j]]
+            for d in range(output.shape[0]):
+                output[d] += weight * value[d]
+    return support
+
+
 @jit
 def decode(
     start,
@@ -183,57 +233,28 @@ def decode(
 
     ``read`` gets how many keys were read for each row, ``supports`` how many have weight.
     """
-    size, value_size = queries.shape[1], values.shape[2]
     room = 1
     for r in range(start, stop):
         room = max(room, highs[r] - lows[r])
     upper, fewer = np.empty(room, np.float32), np.empty(room, np.float32)
     lanes = np.empty(room // PAGE * _LANES + 2 * _LANES, np.float32)
-    x = np.empty(room + PADDING)
-    distance, powers = np.empty(room + PADDING), np.empty(room + PADDING)
-    weights, chosen = np.empty(room + PADDING), np.empty(room, np.int64)
+    x, distance = np.empty(room + PADDING), np.empty(room + PADDING)
+    powers, weights = np.empty(room + PADDING), np.empty(room + PADDING)
+    chosen, query = np.empty(room, np.int64), np.empty(queries.shape[1], np.float32)
     for r in range(start, stop):
         g, low, high = r // repeat, lows[r], highs[r]
-        n = high - low
         output[r] = 0
         read[r] = supports[r] = 0
-        if n <= 0:
+        if high <= low:
             continue
         exponent = 1.0 / (alpha[r if alpha.size > 1 else 0] - 1.0)
         gamma = exponent + 1.0 if norm else exponent
         margin = 1.0 if norm else exponent
-        query = np.empty(size, np.float32)
-        length = 0.0
-        for d in range(size):
-            query[d] = np.float32(queries[r, d] * scale)
-            length += np.float64(query[d]) * np.float64(query[d])
-        # The rounding of the scaled query belongs to the error of the products, too.
-        length = math.sqrt(length) * (1.0 + 1e-6)
+        length = _scaled(queries[r], scale, query)
         used = _bounds(query, length, codes[g], units[g], errors[g], low, high, upper, lanes)
         threshold = _lower_threshold(lanes, used, gamma, margin, fewer, x)
-        slip = 1e-6 * (abs(threshold) + margin)
-        cut = np.float32(threshold - slip)
-        count = 0
-        for i in range(n):
-            chosen[count] = i
-            count += upper[i] >= cut
-        top = -np.inf
-        for j in range(count):
-            key = keys[g, low + chosen[j]]
-            total = 0.0
-            for d in range(size):
-                total += np.float64(queries[r, d]) * np.float64(key[d])
-            x[j] = total * scale
-            top = max(top, x[j])
-        for j in range(count):
-            distance[j] = (top - x[j]) / margin
+        count = _reached(upper, high - low, threshold, margin, chosen)
+        _distances(queries[r], keys[g], low, chosen, count, scale, margin, x, distance)
         _solve(distance, count, gamma, exponent, powers, weights)
-        support = 0
-        for j in range(count):
-            if weights[j] > 0:
-                support += 1
-                weight = weights[j]
-                value = values[g, low + chosen[j]]
-                for d in range(value_size):
-                    output[r, d] += weight * value[d]
-        read[r], supports[r] = count, support
+        read[r] = count
+        supports[r] = _combined(weights, count, values[g], low, chosen, output[r])
