@@ -176,6 +176,43 @@ def test_derivatives(omega: str) -> None:
     assert torch.autograd.gradgradcheck(call, data)
 
 
+@every_omega
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_tensor_that_attends_to_itself(omega: str, n: int) -> None:
+    """Queries, keys and values are one tensor: each use has its own part of the gradient.
+
+    ``gradgradcheck`` cannot see an error here: it differentiates the recorded gradients alone.
+    """
+    x = torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True)
+
+    def loss() -> Tensor:
+        return F.attention(x, x, x, omega=omega).square().sum()
+
+    (plain,) = torch.autograd.grad(loss(), x)
+    (recorded,) = torch.autograd.grad(loss(), x, create_graph=True)
+    torch.testing.assert_close(recorded, plain)
+    apart = [x.detach().clone().requires_grad_() for _ in range(3)]
+    each = torch.autograd.grad(F.attention(*apart, omega=omega).square().sum(), apart)
+    torch.testing.assert_close(plain, sum(each))
+
+
+@every_omega
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1, 8, 300])
+def test_one_query_is_the_same_with_and_without_gradients(
+    omega: str, dtype: torch.dtype, n: int
+) -> None:
+    """The shortest way, which nothing records, gives the bits of the others."""
+    data = inputs(hq=2, h=2, m=1, n=n, dtype=dtype)
+    recorded = F.attention(*data, omega=omega)
+    with torch.no_grad():
+        assert torch.equal(F.attention(*data, omega=omega), recorded)
+        apart = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in data]
+        assert torch.equal(F.attention(*apart, omega=omega), recorded)
+    masked = F.attention(*data, torch.ones(1, n, dtype=torch.bool), omega=omega)
+    torch.testing.assert_close(masked, recorded)
+
+
 @pytest.mark.parametrize("family", [hopfy.Tsallis, hopfy.Norm])
 def test_alpha_of_each_head_and_its_gradient(family) -> None:
     torch.manual_seed(0)

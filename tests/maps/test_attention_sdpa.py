@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -159,3 +161,61 @@ def test_second_derivatives_through_torchs_fused_kernel() -> None:
     """Torch's own function has none there."""
     data = [x.detach()[..., :3].double().requires_grad_() for x in tensors(n=M)]
     assert torch.autograd.gradgradcheck(lambda *x: F.attention(*x, omega="softmax"), data)
+
+
+@pytest.mark.parametrize("mask", [None, "boolean", "bias", "causal"])
+def test_second_derivatives_with_masks(mask: str | None) -> None:
+    data = [x.detach()[..., :3].double().requires_grad_() for x in tensors((1, 2), n=M)]
+    options: dict[str, Any] = {"is_causal": mask == "causal"}
+    if mask == "boolean":
+        options["attn_mask"] = some(M, M)
+    elif mask == "bias":
+        options["attn_mask"] = torch.randn(M, M, dtype=torch.float64)
+
+    def call(*x: Tensor) -> Tensor:
+        return F.attention(*x, **options, omega="softmax")
+
+    assert torch.autograd.gradgradcheck(call, data)
+    recorded = torch.autograd.grad(call(*data).square().sum(), data, create_graph=True)
+    torch.testing.assert_close(recorded, torch.autograd.grad(call(*data).square().sum(), data))
+
+
+@pytest.mark.parametrize("outer", ["grad", "jvp", "backward"])
+@pytest.mark.parametrize("omega", ["softmax", "1.5-entmax"])
+def test_second_derivatives_by_transforms(outer: str, omega: str) -> None:
+    """A transform differentiates what another transform, or autograd, differentiates again."""
+    q, k, v = (x.detach()[..., :3].double() for x in tensors((1, 2), n=M))
+    direction = torch.randn_like(q)
+
+    def slope(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: F.attention(y, k, v, omega=omega).square().sum())(x)
+
+    def along(x: Tensor) -> Tensor:
+        return (slope(x) * direction).sum()
+
+    if outer == "jvp":
+        _, found = torch.func.jvp(slope, (q,), (direction,))
+    elif outer == "grad":
+        found = torch.func.grad(along)(q)
+    else:
+        point = q.clone().requires_grad_()
+        (found,) = torch.autograd.grad(along(point), point)
+    step = 1e-5 * direction
+    wanted = (slope(q + step) - slope(q - step)) / 2e-5
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_checkpoints_keep_no_queries_keys_or_values() -> None:
+    """Second derivatives must not hold tensors that a checkpoint computes again."""
+    kept: list[weakref.ref[Any]] = []
+
+    def block(x: Tensor) -> Tensor:
+        q, k, v = (x * factor for factor in (1.0, 2.0, 3.0))
+        kept.extend(weakref.ref(each) for each in (q, k, v))
+        return F.attention(q, k, v, omega="softmax")
+
+    x = torch.randn(1, 2, M, D, requires_grad=True)
+    output = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+    assert all(each() is None for each in kept)
+    (found,) = torch.autograd.grad(output.sum(), x)
+    torch.testing.assert_close(found, torch.autograd.grad(block(x).sum(), x)[0])

@@ -132,3 +132,32 @@ def test_other_devices_see_the_reference() -> None:
     scores = torch.randn(3, 5, device="meta")
     for map in KINDS:
         assert map(scores).shape == (3, 5)
+
+
+@pytest.mark.parametrize("transform", ["grad", "grad of grad", "vmap", "jvp"])
+@pytest.mark.parametrize(
+    "number",
+    [F.entmax, F.normmax, F.ksubsets, F.entropic_ksubsets],
+    ids=lambda function: function.__name__,
+)
+def test_numbers_first_seen_inside_a_transform(number, transform: str) -> None:
+    """A tensor made there belongs to the transform: nobody may keep it for later calls."""
+    alpha = 1.5 + (1 + ["grad", "grad of grad", "vmap", "jvp"].index(transform)) / 1024
+    scores = torch.randn(3, 5, dtype=torch.float64)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return number(x, alpha).square().sum()
+
+    if transform == "vmap":
+        torch.func.vmap(loss)(scores)
+    elif transform == "jvp":
+        torch.func.jvp(loss, (scores,), (scores,))
+    elif transform == "grad":
+        torch.func.grad(loss)(scores)
+    else:
+        torch.func.grad(lambda x: torch.func.grad(loss)(x).square().sum())(scores)
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: number(x, alpha), (scores,))
+    torch.testing.assert_close(
+        torch.func.grad(loss)(scores.detach()), torch.autograd.grad(loss(scores), scores)[0]
+    )

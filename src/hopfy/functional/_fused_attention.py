@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hopfy._checks import constant
 from hopfy._kernels import attention as kernel
 from hopfy._runtime.dispatch import is_compiling
 from hopfy._runtime.second_derivatives import recorded_gradients
@@ -71,7 +71,7 @@ def _arguments(
         places = *_places(inputs.mask, lead), *_places(inputs.bias, lead)
         visible = kernel.Visible(rows, *places, inputs.causal)
     flat = (math.prod(shared), repeat * rows)
-    number = _beside_rows(parameter, (*lead, rows), flat)
+    number = _beside_rows(parameter, query, (*lead, rows), flat)
     call = _Call(visible, kind, inputs.scale, inputs.dropout, flat, keys, backend)
     return query, key, value, number, call
 
@@ -95,12 +95,14 @@ class _Call(NamedTuple):
         return q, k, value.reshape(groups, self.keys, value.shape[-1])
 
 
-def _beside_rows(parameter: float | Tensor, rows: tuple[int, ...], flat: tuple[int, ...]) -> Tensor:
+def _beside_rows(
+    parameter: float | Tensor, query: Tensor, rows: tuple[int, ...], flat: tuple[int, ...]
+) -> Tensor:
     """The map's parameter, 0-d or one for each row."""
     if not isinstance(parameter, Tensor):
         if is_compiling():
             return torch.full((), float(parameter), dtype=torch.float64)
-        return _number(float(parameter))
+        return constant(float(parameter), query)
     if parameter.ndim == 0:
         return parameter
     if parameter.ndim > len(rows):
@@ -112,11 +114,6 @@ def _beside_rows(parameter: float | Tensor, rows: tuple[int, ...], flat: tuple[i
             f"expected the map's parameter to broadcast over the rows {rows} (batch, heads, "
             f"queries), got shape {tuple(parameter.shape)}; one per head has shape (heads, 1)."
         ) from None
-
-
-@cache
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def _places(mask: Tensor | None, lead: list[int]) -> tuple[Tensor | None, Tensor | None]:

@@ -105,9 +105,10 @@ class HopfieldAttention(nn.MultiheadAttention):
         keep, offset = self._masks(queries, memories, key_padding_mask, attn_mask, extra)
         causal = is_causal and attn_mask is None
         if causal and extra:  # the appended keys are visible to every query
-            seen = torch.ones(queries.shape[2], memories.shape[2], dtype=torch.bool).tril()
+            shape = queries.shape[2], memories.shape[2]
+            seen = torch.ones(shape, dtype=torch.bool, device=queries.device).tril()
             seen[:, -extra:] = True
-            keep, causal = seen.to(queries.device) if keep is None else keep & seen, False
+            keep, causal = seen if keep is None else keep & seen, False
         mask = keep if offset is None else offset
         if offset is not None and keep is not None:
             mask = offset.masked_fill(~keep, -torch.inf)
