@@ -331,6 +331,27 @@ def test_structured_maps(omega) -> None:
     torch.testing.assert_close(output, weights @ v)
 
 
+@pytest.mark.parametrize(
+    "omega", ["sequential-2-subsets", "entropic-2-subsets", "0.4-capped", "inf-normmax"]
+)
+@pytest.mark.parametrize("m", [1, 5])
+def test_maps_without_kernels(omega: str, m: int) -> None:
+    """Grouped heads, a mask that hides nothing, rows that see nothing or few keys, no keys at all."""
+    q, k, v = (x.detach() for x in inputs(m=m, n=7))
+    output = F.attention(q, k, v, enable_gqa=True, omega=omega)
+    everywhere = torch.ones(m, 7, dtype=torch.bool)
+    masked = F.attention(q, k, v, everywhere, enable_gqa=True, omega=omega)
+    torch.testing.assert_close(masked, output, atol=1e-12, rtol=1e-12)
+    few = torch.arange(7) < torch.tensor([0, 1])[:, None, None, None]
+    found = F.attention(q, k, v, few, enable_gqa=True, omega=omega)
+    assert (found[0] == 0).all()
+    first = v[1, :, :1].repeat_interleave(2, 0).expand(4, m, 3)
+    torch.testing.assert_close(found[1], first)
+    nothing = F.attention(q, k[:, :, :0], v[:, :, :0], enable_gqa=True, omega=omega)
+    assert nothing.shape == output.shape
+    assert (nothing == 0).all()
+
+
 def test_a_function_as_the_map() -> None:
     q, k, v = (x.detach() for x in inputs(hq=2, h=2))
     output = F.attention(q, k, v, omega=lambda scores, mask: F.sparsemax(scores, mask=mask))

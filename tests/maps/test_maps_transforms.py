@@ -141,7 +141,7 @@ def test_other_devices_see_the_reference() -> None:
     ids=lambda function: function.__name__,
 )
 def test_numbers_first_seen_inside_a_transform(number, transform: str) -> None:
-    """A tensor made there belongs to the transform: nobody may keep it for later calls."""
+    """A tensor made there ends with the transform: it must not serve later calls."""
     alpha = 1.5 + (1 + ["grad", "grad of grad", "vmap", "jvp"].index(transform)) / 1024
     scores = torch.randn(3, 5, dtype=torch.float64)
 

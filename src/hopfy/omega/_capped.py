@@ -73,12 +73,15 @@ class Capped(SimplexOmega):
 
     def clip(self, counts: int | Tensor) -> Self:
         """Bounds of at least 1 / count, so that every row with an entry has room."""
-        least = 1 / counts if not isinstance(counts, Tensor) else 1 / counts.clamp_min(1)
-        if isinstance(least, Tensor) or isinstance(self.upper, Tensor):
-            least = torch.as_tensor(least, device="cpu") if not isinstance(least, Tensor) else least
-            upper = torch.as_tensor(self.upper, dtype=least.dtype, device=least.device)
-            return replace(self, upper=torch.maximum(upper, least))
-        return replace(self, upper=max(self.upper, least))
+        upper = self.upper
+        if not isinstance(counts, Tensor):
+            least = 1 / max(counts, 1)
+            if not isinstance(upper, Tensor):
+                return replace(self, upper=max(upper, least))
+            return replace(self, upper=upper.clamp_min(least))
+        wide = torch.float64 if counts.device.type == "cpu" else torch.float32
+        bounds = torch.as_tensor(upper, dtype=wide, device=counts.device)
+        return replace(self, upper=torch.maximum(bounds, 1 / counts.clamp_min(1).to(wide)))
 
     def violation(self, weights: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
         outside = super().violation(weights, mask, dim=dim)
