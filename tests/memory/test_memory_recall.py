@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import hopfy
 from hopfy import AssociativeMemory, theory
 from hopfy.memory import _fill
+from hopfy.memory._budget import RecallBudget
 from hopfy.memory._fill import Filled, start_scores, temperature_share
 from hopfy.network import Kind
 from hopfy.search import PreparedMap, SparseRows
@@ -25,13 +26,14 @@ def spread(count: int, dim: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, dim, generator=generator) * lengths / dim**0.5
 
 
-def fill(cues, known, network, max_steps) -> Filled:
+def fill(cues, known, network, max_steps, scratch=256 << 20) -> Filled:
     """From the start weights, as the definition gives them."""
     held = cues.masked_fill(~known, 0.0)
     beta = float(network.beta) * temperature_share(known).unsqueeze(1)
     beta = torch.where(known.all(1, keepdim=True), float(network.beta), beta)
     weights = network.omega(start_scores(held, known, network.memories) * beta)
-    return _fill.fill(held, known, SparseRows.from_dense(weights), network, max_steps)
+    weights, budget = SparseRows.from_dense(weights), RecallBudget(scratch)
+    return _fill.fill(held, known, weights, network, max_steps, budget)
 
 
 # ---------------------------------------------------------------------- stored patterns
@@ -222,13 +224,12 @@ def test_competing_patterns_keep_the_cue_and_never_raise_their_energy():
     assert max(fallen) > 1e-3  # some cues had a way to go
 
 
-def test_competition_in_parts_changes_nothing(monkeypatch):
+def test_competition_in_parts_changes_nothing():
     rows = torch.randn(15, 8, dtype=torch.float64)
     cues, known = torch.randn(30, 8, dtype=torch.float64), torch.rand(30, 8) < 0.5
     network = hopfy.HopfieldNetwork(rows, "1.5-entmax", 0.4)
     whole = fill(cues, known, network, 40)
-    monkeypatch.setattr(hopfy.memory._fill, "_ENTRIES", 1)
-    parts = fill(cues, known, network, 40)
+    parts = fill(cues, known, network, 40, scratch=1)
     torch.testing.assert_close(whole.states, parts.states)
     torch.testing.assert_close(whole.weights.dense(), parts.weights.dense())
 

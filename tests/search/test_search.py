@@ -408,7 +408,7 @@ def test_compiled_selection_matches_its_reference() -> None:
     state = State.of(memories, 0, lifted=False)
     for rank, reach in ((1, 0.5), (3, 1.0), (80, 0.1)):
         distance = torch.full((30,), reach, dtype=torch.float64)
-        found = sweep(state.rows, state.inner(queries.double(), rank, distance), bounds)
+        found = sweep(state.rows, state.inner(queries.double(), rank, distance), bounds, 1100)
         mask = select.reference.above_floor(queries.double() @ memories.double().mT, rank, reach)
         for row in range(30):
             indices = found.indices[row, : found.counts[row]]

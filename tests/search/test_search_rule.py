@@ -61,7 +61,7 @@ def test_batches_bounds_and_paths_do_not_change_a_bit(
             assert _same(index.weights(queries, omega, beta), expected)
 
 
-def _gives_up(state: object, problem: object, wanted: Tensor) -> object:
+def _gives_up(state: object, problem: object, wanted: Tensor, budget: object) -> object:
     from hopfy._kernels.select import Found
 
     found = Found.nothing(wanted.numel(), 1, 1)

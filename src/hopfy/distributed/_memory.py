@@ -32,6 +32,7 @@ from hopfy.memory.parts import (
     Entry,
     Neighbors,
     Piece,
+    RecallBudget,
     Settings,
     as_ids,
     as_mask,
@@ -471,7 +472,8 @@ def _best_of(shard: Shard, held: StoredPatterns, queries: Tensor, k: int) -> lis
 
 def _readout(contents: Contents, max_steps: int) -> Readout:
     """What the collector of `hopfy.memory` reads from; it keeps all weights."""
-    return Readout(contents, None, None, 1 << 62, max_steps)  # type: ignore[arg-type]
+    budget = RecallBudget(1 << 62)
+    return Readout(contents, None, None, budget, max_steps)  # type: ignore[arg-type]
 
 
 def _part_of(piece: Piece, inside: Tensor, first: int) -> Piece:

@@ -15,7 +15,7 @@ from hopfy.distributed._engine import Engine
 from hopfy.distributed._merge import Cues, merged_weights
 from hopfy.distributed._network import ShardedHopfieldNetwork
 from hopfy.distributed._proof import prove
-from hopfy.memory.parts import KINDS, Piece, fill, temperature_share
+from hopfy.memory.parts import KINDS, Piece, RecallBudget, fill, temperature_share
 from hopfy.network import HopfieldNetwork, Kind
 from hopfy.search import Metric, SparseRows
 
@@ -25,6 +25,7 @@ _PATTERN, _METASTABLE, _MOVING = (
     KINDS.index(kind) for kind in (Kind.PATTERN, Kind.METASTABLE, Kind.MOVING)
 )
 _MOST_QUERIES = 1024
+_SCRATCH = 256 << 20  # bytes for candidates that compete, see `RecallBudget`
 
 
 class Recaller:
@@ -131,7 +132,7 @@ class Recaller:
         weights = self._weights(held, beta, "inner", mask)
         rows, small = self._rows_of(weights)
         network = HopfieldNetwork(rows, self._engine.omega, self._beta)
-        filled = fill(held, known, small, network, self._max_steps)
+        filled = fill(held, known, small, network, self._max_steps, RecallBudget(_SCRATCH))
         mixed = filled.weights.counts > 1
         yield from self._released(filled.states[~mixed], places[~mixed])
         if bool(mixed.any()):

@@ -25,6 +25,7 @@ from hopfy.memory._arrays import (
     check_finite,
     in_kind_of,
 )
+from hopfy.memory._budget import RecallBudget
 from hopfy.memory._dynamics import Engine
 from hopfy.memory._entries import Chunk, Entry, Neighbors, chunks_of, value_at
 from hopfy.memory._equal_lengths import squared_lengths
@@ -40,7 +41,7 @@ from hopfy.memory._values import described_values
 from hopfy.memory._writer import Writer
 from hopfy.network import HopfieldNetwork
 from hopfy.omega import Omega
-from hopfy.search import PreparedMap
+from hopfy.search import ExactIndex, PreparedMap
 
 __all__ = ["AssociativeMemory", "Chunk", "Entry", "Neighbors"]
 
@@ -93,7 +94,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         device: torch.device | str = "cpu",
         scratch: int = _SCRATCH,
     ) -> None:
-        self._scratch = as_count(scratch, "scratch (bytes)")
+        self._budget = RecallBudget(as_count(scratch, "scratch (bytes)"))
         self._given: dict[str, Any] = {
             "omega": omega, "beta": beta, "compare": compare, "device": device, "scratch": scratch
         }  # fmt: skip
@@ -257,8 +258,8 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         known: Tensor | None,
         collector: Collector,
     ) -> None:
-        beta, scratch = float(engine.network.beta), self._scratch
-        streamed = Streamed(engine.contents, snapshot.alive, beta, scratch, engine.max_steps)
+        beta, budget = float(engine.network.beta), engine.budget
+        streamed = Streamed(engine.contents, snapshot.alive, beta, budget, engine.max_steps)
         for mixture in streamed.mixtures(cues, known):
             collector.take_mixture(mixture, streamed)
 
@@ -286,7 +287,8 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         k = as_count(k, "k", len(snapshot))
         metric = "inner" if contents.radius is None else "euclidean"
         with self._writer.turns:
-            top = snapshot.index(flat.shape[0]).top(flat, k, metric=metric)  # type: ignore[arg-type]
+            index = snapshot.index(flat.shape[0]).with_scratch(self._budget.scratch)
+            top = index.top(flat, k, metric=metric)  # type: ignore[arg-type]
         shape = (*cues.shape[:-1], k)
         ids = contents.ids[top.indices].reshape(shape)
         return Neighbors(in_kind_of(ids, queries), in_kind_of(top.scores.reshape(shape), queries))
@@ -430,7 +432,11 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         omega, beta = self._settings.omega, self._beta(snapshot)
         if snapshot.contents.rows.device.type != "cpu":
             return HopfieldNetwork(snapshot.contents.rows, omega, beta)
-        return HopfieldNetwork.over(snapshot.index(0), omega, beta)
+        return self._network_over(snapshot.index(0), beta)
+
+    def _network_over(self, index: ExactIndex, beta: float) -> HopfieldNetwork:
+        index = index.with_scratch(self._budget.search)
+        return HopfieldNetwork.over(index, self._settings.omega, beta)
 
     def _engine(self, snapshot: Snapshot, queries: int, max_steps: int) -> Engine:
         network = self._network(snapshot)
@@ -439,11 +445,11 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
             before = snapshot.index_so_far
             index = snapshot.index(queries)
             if index is not before:  # with a plan now
-                network = HopfieldNetwork.over(index, network.omega, float(network.beta))
+                network = self._network_over(index, float(network.beta))
                 snapshot.derive_again("network", network)
-            index = index.with_scratch(self._scratch)
+            index = index.with_scratch(self._budget.search)
         prepared = snapshot.derived("prepared", lambda: PreparedMap.of(network.omega))
-        return Engine(snapshot.contents, network, index, self._scratch, max_steps, prepared)
+        return Engine(snapshot.contents, network, index, self._budget, max_steps, prepared)
 
 
 def _check_cues(cues: Tensor, known: Tensor | None, reach: float) -> None:

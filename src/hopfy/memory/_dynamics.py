@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy.memory._budget import RecallBudget
 from hopfy.memory._fill import fill, start_scores, temperature_share
 from hopfy.memory._store import Contents
 from hopfy.network import HopfieldNetwork, Kind
@@ -23,8 +24,6 @@ KINDS = tuple(Kind)
 _PATTERN, _METASTABLE, _MOVING = (
     KINDS.index(kind) for kind in (Kind.PATTERN, Kind.METASTABLE, Kind.MOVING)
 )
-_MOST_QUERIES = 1024
-_BYTES = 256  # of scratch memory for each pattern of a mixture, measured
 
 
 class Piece(NamedTuple):
@@ -60,7 +59,7 @@ class Engine:
     contents: Contents
     network: HopfieldNetwork
     index: ExactIndex | None
-    scratch: int
+    budget: RecallBudget
     max_steps: int
     prepared_map: PreparedMap | None = None
 
@@ -73,7 +72,7 @@ class Engine:
         return PreparedMap.of(self.omega) if self.prepared_map is None else self.prepared_map
 
     def pieces(self, cues: Tensor, known: Tensor | None) -> Iterator[Piece]:
-        """What the cues (Q, D) lead to, where ``known`` (Q, D), each part within the scratch."""
+        """What the cues (Q, D) lead to, where ``known`` (Q, D), each part within the budget."""
         places = torch.arange(cues.shape[0], device=cues.device)
         if known is None:
             yield from self._complete(cues, places)
@@ -109,21 +108,20 @@ class Engine:
             yield from self._by_blocks(cues, torch.ones_like(cues, dtype=torch.bool), places)
             return
         beta = float(self.network.beta)
+        going = _Going()  # the search ends before the network goes on: they share their bytes
         for some, weights in self.index.parts(cues, self.prepared, beta, metric=self._metric):
             done = self._proven(weights)
             if bool(done.any()):
                 yield Piece.certain(places[some[done]], weights.take(done.nonzero().flatten()))
             left = (~done).nonzero().flatten()
-            if left.numel():
-                yield from self._continued(weights.take(left), places[some[left]])
-
-    def _continued(self, weights: SparseRows, places: Tensor) -> Iterator[Piece]:
-        """The whole network goes on from what the first step made of some cues."""
-        if self.max_steps == 1:
-            yield Piece.unfinished(places, weights)
-            return
-        states = weights.matmul(self.contents.rows)
-        for piece in self._released(states, places, self.max_steps - 1):
+            if not left.numel():
+                continue
+            rest = weights.take(left) if bool(done.any()) else weights
+            if self.max_steps == 1:
+                yield Piece.unfinished(places[some[left]], rest)
+            else:
+                going.append(places[some[left]], rest.matmul(self.contents.rows))
+        for piece in self._released(*going.joined(cues), self.max_steps - 1):
             yield piece._replace(steps=piece.steps + 1)
 
     def _proven(self, weights: SparseRows) -> Tensor:
@@ -149,16 +147,12 @@ class Engine:
             known[asked] = proves_with_index(self.index, sets, self.omega, betas).numpy()[back]
         return torch.from_numpy(known)
 
-    def _released(
-        self, states: Tensor, places: Tensor, max_steps: int | None = None
-    ) -> Iterator[Piece]:
+    def _released(self, places: Tensor, states: Tensor, max_steps: int) -> Iterator[Piece]:
         """The whole network goes on from these states (Q, W)."""
-        max_steps = self.max_steps if max_steps is None else max_steps
         start, count = 0, self.contents.rows.shape[0]
         largest = count  # what a mixture may be of; later blocks learn it from those before
         while start < states.shape[0]:
-            fitting = self.scratch // (2 * _BYTES * largest)  # the answer keeps the other half
-            stop = start + max(1, min(_MOST_QUERIES, fitting))
+            stop = start + self.budget.read(largest)
             some = torch.arange(start, min(stop, states.shape[0]), device=states.device)
             start = stop
             found = self.network.retrieve(states[some], max_steps=max_steps)
@@ -180,15 +174,18 @@ class Engine:
         beta = float(self.network.beta) * temperature_share(known)
         same = bool((known == known[:1]).all())
         mask = known[:1].contiguous() if same else known.contiguous()
+        decided = _Going()
         for some, weights in self.index.parts(held, self.prepared, beta, mask=mask):
-            yield from self._filled(held[some], known[some], weights, places[some])
+            yield from self._filled(held[some], known[some], weights, places[some], decided)
+        yield from self._released(*decided.joined(held), self.max_steps)
 
     def _filled(
-        self, held: Tensor, known: Tensor, weights: SparseRows, places: Tensor
+        self, held: Tensor, known: Tensor, weights: SparseRows, places: Tensor, decided: _Going
     ) -> Iterator[Piece]:
-        filled = fill(held, known, weights, self.network, self.max_steps)
+        """What remains a mixture; cues that have decided for one pattern are ``decided``."""
+        filled = fill(held, known, weights, self.network, self.max_steps, self.budget)
         mixed = filled.weights.counts > 1
-        yield from self._released(filled.states[~mixed], places[~mixed])
+        decided.append(places[~mixed], filled.states[~mixed])
         if bool(mixed.any()):
             kinds = torch.where(filled.settled[mixed], _METASTABLE, _MOVING)
             none = torch.zeros_like(kinds)
@@ -204,23 +201,44 @@ class Engine:
     # ------------------------------------------------------------------ without an index
 
     def _by_blocks(self, cues: Tensor, known: Tensor, places: Tensor) -> Iterator[Piece]:
-        """Whole rows of scores, as many cues at a time as the scratch memory allows."""
+        """Whole rows of scores, as many cues at a time as the budget allows."""
         rows = self.contents.rows
-        # Scores, weights and their sparse form, at their largest; the answer keeps the other half.
-        size = max(1, self.scratch // (2 * 96 * rows.shape[0]))
         cues, known = self._with_lift(cues, known)
-        for some in torch.split(torch.arange(cues.shape[0], device=cues.device), size):
+        everyone = torch.arange(cues.shape[0], device=cues.device)
+        for some in torch.split(everyone, self.budget.dense(rows.shape[0])):
             part, own = cues[some], known[some]
             if bool(own.all()):
-                yield from self._released(part, places[some])
+                yield from self._released(places[some], part, self.max_steps)
                 continue
             held = part.masked_fill(~own, 0.0)
             lacking = ~own[:, : self.contents.patterns.shape[1]].all(-1)
             share = torch.where(lacking, temperature_share(own), 1.0).unsqueeze(1)
             scores = start_scores(held, own, rows).mul_(float(self.network.beta) * share)
             weights = SparseRows.from_dense(self.omega(scores))
+            going = _Going()
             if bool(lacking.all()):
-                yield from self._filled(held, own, weights, places[some])
+                yield from self._filled(held, own, weights, places[some], going)
             else:
                 states = torch.where(own, held, weights.to(rows.dtype).matmul(rows))
-                yield from self._released(states, places[some])
+                going.append(places[some], states)
+            yield from self._released(*going.joined(held), self.max_steps)
+
+
+class _Going:
+    """Cues that the whole network goes on with: their places, and their states (Q, W)."""
+
+    def __init__(self) -> None:
+        self._places: list[Tensor] = []
+        self._states: list[Tensor] = []
+
+    def append(self, places: Tensor, states: Tensor) -> None:
+        self._places.append(places)
+        self._states.append(states)
+
+    def joined(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """All of them, in the order of their places; on the device of ``like``."""
+        none = torch.empty(0, dtype=torch.int64, device=like.device)
+        places = torch.cat([*self._places, none])
+        order = places.argsort()
+        states = torch.cat(self._states)[order] if self._states else like[:0]
+        return places[order], states

@@ -37,13 +37,11 @@ import torch
 from torch import Tensor
 
 from hopfy.memory._blocks import light_blocks
+from hopfy.memory._budget import RecallBudget
 from hopfy.network import HopfieldNetwork
 from hopfy.search import SparseRows
 
 __all__ = ["Filled", "fill", "start_scores", "temperature_share"]
-
-# Numbers held at once while cues decide between their candidates.
-_ENTRIES = 1 << 23
 
 
 class Filled(NamedTuple):
@@ -61,7 +59,12 @@ class Filled(NamedTuple):
 
 
 def fill(
-    held: Tensor, known: Tensor, weights: SparseRows, network: HopfieldNetwork, max_steps: int
+    held: Tensor,
+    known: Tensor,
+    weights: SparseRows,
+    network: HopfieldNetwork,
+    max_steps: int,
+    budget: RecallBudget,
 ) -> Filled:
     """Keep the known coordinates of the cues and let the patterns fill in the others.
 
@@ -71,6 +74,7 @@ def fill(
         weights: the weights of the start, (Q, N).
         network: one with N memories (N, W) and a regularizer on the simplex.
         max_steps: the largest number of clamped updates.
+        budget: says how many cues may compete at once.
     """
     rows = network.memories
     weights = weights.to(rows.dtype)
@@ -83,7 +87,7 @@ def fill(
     # The widest first: each part is as large as its first cue allows.
     undecided = undecided[weights.counts[undecided].argsort(descending=True, stable=True)]
     while undecided.numel():
-        size = max(1, _ENTRIES // (int(weights.counts[undecided[0]]) * rows.shape[1]))
+        size = budget.competing(int(weights.counts[undecided[0]]), rows.shape[1])
         _compete(filled, undecided[:size], known, network, max_steps)
         undecided = undecided[size:]
     return filled._replace(weights=filled.weights.nonzero())

@@ -134,7 +134,7 @@ def certain_recall(
 
 
 class Collector:
-    """Reads out each piece as it comes and keeps its weights while they fit into ``room`` bytes."""
+    """Reads out each piece as it comes and keeps its weights while they fit into the budget."""
 
     def __init__(self, engine: Engine, queries: Tensor, codec: Codec | None) -> None:
         self._engine, self._codec = engine, codec
@@ -147,8 +147,8 @@ class Collector:
         self.values = None
         if contents.values is not None:
             self.values = contents.values.new_empty(rows, *contents.values.shape[1:])
-        self._kept: list[tuple[Tensor, SparseRows]] | None = []
-        self._room = engine.scratch // 2
+        self._kept: _KeptRows | None = _KeptRows(rows)
+        self._room = engine.budget.kept
         self._before: Tensor | None = None
         self._streamed: Streamed | None = None
 
@@ -162,11 +162,14 @@ class Collector:
         stored = self._engine.contents.values
         if self.values is not None and stored is not None:
             self.values[places] = _read_values(weights, stored).reshape(-1, *stored.shape[1:])
-        self._room -= 24 * weights.indices.numel()
+        if self._kept is None:
+            return
+        own = weights.to(self.states.dtype)
+        self._room -= own.indices.numel() * (own.indices.element_size() + own.values.element_size())
         if self._room < 0:
             self._kept = None
-        elif self._kept is not None:
-            self._kept.append((places, weights))
+        else:
+            self._kept.append(places, own)
 
     def take_mixture(self, mixture: Mixture, streamed: Streamed) -> None:
         """A recall whose weights were streamed: asked for, they are computed again from ``before``."""
@@ -202,23 +205,34 @@ class Collector:
             kind=tuple(KINDS[kind] for kind in self.kind.tolist()),
             size=out(self.size),
             steps=out(self.steps),
-            _weights=self._weights(contents),
+            _weights=self._weights(),
             _ids=contents.ids,
             _question=question,
         )
 
-    def _weights(self, contents: Contents) -> Callable[[int], tuple[Tensor, Tensor]]:
+    def _weights(self) -> Callable[[int], tuple[Tensor, Tensor]]:
         streamed, before = self._streamed, self._before
         if streamed is not None and before is not None:
             return partial(_streamed_again, streamed, before)
         if self._kept is None:
             return partial(_computed_again, self._engine.index, self._engine.network, self.states)
-        like = contents.rows[:0, 0]
-        nothing = SparseRows.empty(0, contents.rows.shape[0], like)
-        kept = SparseRows.assemble(
-            [(places, rows.to(like.dtype)) for places, rows in self._kept]
-        ) if self._kept else nothing  # fmt: skip
-        return kept.row
+        return self._kept.row
+
+
+class _KeptRows:
+    """The weights of some queries, in the parts in which they came: nothing is copied."""
+
+    def __init__(self, queries: int) -> None:
+        self._parts: list[SparseRows] = []
+        self._part, self._row = (torch.zeros(queries, dtype=torch.int64) for _ in range(2))
+
+    def append(self, places: Tensor, weights: SparseRows) -> None:
+        where = places.cpu()
+        self._part[where], self._row[where] = len(self._parts), torch.arange(len(where))
+        self._parts.append(weights)
+
+    def row(self, query: int) -> tuple[Tensor, Tensor]:
+        return self._parts[int(self._part[query])].row(int(self._row[query]))
 
 
 def _alone(rows: Tensor, dtype: torch.dtype, row: int) -> tuple[Tensor, Tensor]:
@@ -252,8 +266,9 @@ def _vote(weights: SparseRows, values: Tensor) -> Tensor:
     """For each row the value with the most weight; the smallest of equals."""
     if bool((weights.counts == 1).all()):
         return values[weights.indices]
-    choices, choice = torch.unique(values[weights.indices], dim=0, return_inverse=True)
-    pair = weights.row_of_entry * choices.shape[0] + choice
+    patterns, pattern = torch.unique(weights.indices, return_inverse=True)
+    choices, choice = torch.unique(values[patterns], dim=0, return_inverse=True)
+    pair = weights.row_of_entry * choices.shape[0] + choice[pattern]
     pairs, entry = torch.unique(pair, return_inverse=True)
     shares = weights.values.new_zeros(pairs.shape[0]).index_add(0, entry, weights.values)
     counts = torch.bincount(pairs // choices.shape[0], minlength=weights.rows)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hopfy.memory._budget import RecallBudget
 from hopfy.memory._dynamics import KINDS
 from hopfy.memory._equal_lengths import squared_lengths
 from hopfy.memory._fill import temperature_share
@@ -23,7 +24,6 @@ from hopfy.search import SoftmaxRows, SparseRows
 
 __all__ = ["Mixture", "Streamed"]
 
-_MOST_CUES = 1024
 _METASTABLE, _MOVING = KINDS.index(Kind.METASTABLE), KINDS.index(Kind.MOVING)
 
 
@@ -71,15 +71,14 @@ class Streamed:
     contents: Contents
     alive: Tensor | None
     beta: float
-    scratch: int
+    budget: RecallBudget
     max_steps: int
 
     def mixtures(self, cues: Tensor, known: Tensor | None) -> Iterator[Mixture]:
         """What the cues (Q, D) lead to, where ``known`` (Q, D), some of them at a time."""
         everyone = torch.arange(cues.shape[0], device=cues.device)
         whole = torch.ones_like(everyone, dtype=torch.bool) if known is None else known.all(-1)
-        # Scores, their exponentials and what a product needs, 1024 patterns at a time.
-        size = max(1, min(_MOST_CUES, self.scratch // (16 * 1024)))
+        size = self.budget.streamed(self.contents.rows.shape[1])
         for some in torch.split(everyone[whole], size):
             if some.numel():
                 yield self._complete(some, cues[some])

@@ -13,6 +13,7 @@ from hopfy.memory._arrays import (
 )
 from hopfy.memory._associative import AssociativeMemory, Entry, Neighbors
 from hopfy.memory._associative import _check_cues as check_cues
+from hopfy.memory._budget import RecallBudget
 from hopfy.memory._dynamics import KINDS, Engine, Piece
 from hopfy.memory._equal_lengths import lifted, radius_for, squared_lengths
 from hopfy.memory._estimator import Estimator
@@ -39,6 +40,7 @@ __all__ = [
     "Guarantee",
     "Neighbors",
     "Piece",
+    "RecallBudget",
     "Settings",
     "as_ids",
     "as_mask",

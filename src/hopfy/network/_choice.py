@@ -16,8 +16,8 @@ __all__ = ["StepperChoice"]
 
 # With fewer memories a plan of principal directions does not pay.
 _MANY_MEMORIES = 4096
-# Dense weights (of softmax) that are kept rather than streamed.
-_MANY_WEIGHTS = 1 << 26
+# Dense weights (of softmax) that are kept rather than streamed, and those that are not wanted.
+_MANY_WEIGHTS, _MANY_UNWANTED = 1 << 26, 1 << 22
 
 
 _Quick = tuple[int, Callable[[Tensor], Tensor | None]]
@@ -85,9 +85,13 @@ class StepperChoice:
         update = step.fixed_update(float(beta))
         return None if update is None else (version, update)
 
-    def __call__(self, queries: int, recorded: bool) -> Stepper:
-        """The stepper for so many queries; ``recorded``: autograd follows its products."""
-        if recorded or not self._can_be_indexed(queries):
+    def __call__(self, queries: int, recorded: bool, keeps_weights: bool = True) -> Stepper:
+        """The stepper for so many queries; ``recorded``: autograd follows its products.
+
+        ``keeps_weights``: dense weights are wanted too, if they are not too many.
+        """
+        limit = _MANY_WEIGHTS if keeps_weights else _MANY_UNWANTED
+        if recorded or not self._can_be_indexed(queries, limit):
             return DenseStep(self._memories, self._omega, self._state)
         memories = self._memories
         if memories.requires_grad:
@@ -100,11 +104,11 @@ class StepperChoice:
         self._plan(queries, version)
         return self._kept[1]
 
-    def _can_be_indexed(self, queries: int) -> bool:
+    def _can_be_indexed(self, queries: int, limit: int) -> bool:
         if not self._indexable:
             return False
         # Softmax streams at the price of its weights, which may fit.
-        return not self._is_softmax or queries * self._memories.shape[0] > _MANY_WEIGHTS
+        return not self._is_softmax or queries * self._memories.shape[0] > limit
 
     def _indexed(self, directions: int | None) -> IndexedStep:
         return IndexedStep(ExactIndex.over(self._memories.detach(), directions), self._omega)

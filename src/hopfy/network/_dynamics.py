@@ -15,6 +15,7 @@ __all__ = ["Outcome", "Rules", "iterate"]
 
 # Softmax weights above this count as taking part (the paper's Tab. 1).
 _COUNTED = 0.01
+_ROWS = 64  # rows of dense weights that are looked at together
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def iterate(queries: Tensor, rules: Rules) -> Outcome:
         outcome.previous = outcome.previous.index_copy(0, places, old[leaving])
         outcome.steps[places] = count
         kept.append((places, _rows(step.weights, leaving)))
+        del step  # the next one is made without it
         active = active[~leaving]
     outcome.weights = _assemble(kept)
     return outcome
@@ -141,7 +143,8 @@ def _reading(weights: SparseRows | Tensor | None, states: Tensor) -> tuple[Tenso
         none = torch.zeros(rows, dtype=torch.bool, device=states.device)
         if weights is None:
             return none, none.long() - 1, none.long() - 1
-        return none, (weights.detach() > _COUNTED).sum(-1), none.long() - 1
+        blocks = torch.split(weights.detach(), _ROWS)  # a sum of booleans makes numbers of all
+        return none, torch.cat([(part > _COUNTED).sum(-1) for part in blocks]), none.long() - 1
     counts, values = weights.counts, weights.values.detach()
     row = weights.row_of_entry
     # A single weight of 1 copies its pattern; sums are rounded anyway, and so are their weights.
@@ -171,19 +174,34 @@ def _proofs(
 
 
 def _rows(weights: SparseRows | Tensor | None, chosen: Tensor) -> SparseRows | Tensor | None:
-    if isinstance(weights, SparseRows):
-        return weights.take(chosen.nonzero().flatten())
-    return None if weights is None else weights[chosen]
+    if weights is None or bool(chosen.all()):
+        return weights
+    return (
+        weights.take(chosen.nonzero().flatten())
+        if isinstance(weights, SparseRows)
+        else weights[chosen]
+    )
 
 
 def _assemble(
     kept: list[tuple[Tensor, SparseRows | Tensor | None]],
 ) -> SparseRows | Tensor | None:
+    """The rows in the order of their places; dense parts are taken out of the list as they are copied."""
     sparse = [(places, part) for places, part in kept if isinstance(part, SparseRows)]
     if sparse:
         return SparseRows.assemble(sparse)
-    dense = [(places, part) for places, part in kept if isinstance(part, Tensor)]
-    if not dense:
+    if not kept or kept[0][1] is None:
         return None
-    order = torch.cat([places for places, _ in dense]).argsort()
-    return torch.cat([part for _, part in dense])[order]
+    if len(kept) == 1:
+        return kept[0][1]  # all rows, in their order
+    if any(isinstance(part, Tensor) and part.requires_grad for _, part in kept):
+        order = torch.cat([places for places, _ in kept]).argsort()
+        return torch.cat([part for _, part in kept if isinstance(part, Tensor)])[order]
+    rows = sum(places.numel() for places, _ in kept)
+    whole: Tensor | None = None
+    while kept:
+        places, part = kept.pop()
+        if isinstance(part, Tensor):
+            whole = part.new_empty(rows, part.shape[1]) if whole is None else whole
+            whole[places] = part
+    return whole

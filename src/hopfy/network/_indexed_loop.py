@@ -35,32 +35,42 @@ def iterate_with_index(
     current = queries.detach().contiguous()
     own = beta.detach() if isinstance(beta, Tensor) else beta
     result = _Result(current.numpy(), stepper.columns)
-    active = np.arange(current.shape[0])
+    active: Array = np.arange(current.shape[0])
     for count in range(1, max_steps + 1):
         if not active.size:
             break
-        old, moved = current.numpy(), stepper.moved(current, own)
-        reading = _read(moved)
-        certified = _proofs(stepper, moved, reading, own)
-        if certified.all():  # how far they moved does not matter
-            result.record(active, old, moved, reading, certified, certified, count)
-            result.keep(active, moved.rows(stepper.columns))
-            break
-        distance = np.square(moved.states - old, dtype=np.float64).sum(1)
-        settled = certified | (distance <= tolerance * tolerance)
-        result.record(active, old, moved, reading, certified, settled, count)
-        leaving = settled | ~np.isfinite(distance)
-        weights = moved.rows(stepper.columns)
-        if count == max_steps or leaving.all():
-            result.keep(active, weights)
-            break
-        staying = torch.from_numpy(np.flatnonzero(~leaving))
-        if leaving.any():
-            result.keep(active[leaving], weights.take(torch.from_numpy(np.flatnonzero(leaving))))
-        active = active[~leaving]
-        current = torch.from_numpy(moved.states)[staying]
-        own = own[staying] if isinstance(own, Tensor) and own.ndim else own
+        left: list[tuple[Array, Array]] = []  # places that go on, and their states
+        for places, moved in stepper.moved(current, own):
+            some = _Some.at(places, active, current, own)
+            reading = _read(moved)
+            certified = _proofs(stepper, moved, reading, some.beta)
+            still = result.record(some, moved, reading, certified, tolerance, count)
+            leaving = still | (count == max_steps)
+            result.keep(some.rows, moved.rows(stepper.columns), leaving)
+            if not leaving.all():
+                left.append((places.numpy()[~leaving], moved.states[~leaving]))
+        going: Array = np.concatenate([places for places, _ in left]) if left else active[:0]
+        active = active[going]
+        if left:
+            current = torch.from_numpy(np.concatenate([states for _, states in left]))
+            own = own[torch.from_numpy(going)] if isinstance(own, Tensor) and own.ndim else own
     return result.outcome()
+
+
+class _Some(NamedTuple):
+    """Queries that were moved together: their numbers, their states before, and their beta."""
+
+    rows: Array
+    old: Array
+    beta: float | Tensor
+
+    @classmethod
+    def at(cls, places: Tensor, active: Array, current: Tensor, beta: float | Tensor) -> _Some:
+        """Those at ``places`` of the active ones, which increase."""
+        if places.numel() == active.size:
+            return cls(active, current.numpy(), beta)
+        own = beta[places] if isinstance(beta, Tensor) and beta.ndim else beta
+        return cls(active[places.numpy()], current[places].numpy(), own)
 
 
 class _Result:
@@ -75,34 +85,49 @@ class _Result:
         self.size, self.pattern = np.zeros(rows, np.int64), np.full(rows, -1)
         self.converged = self.certified = self.exact = none
         self.weights: list[tuple[Array, SparseRows]] = []
+        self._owns_arrays = False  # at first they are the queries, or what a step returned
 
-    def keep(self, rows: Array, weights: SparseRows) -> None:
-        self.weights.append((rows, weights))
+    def keep(self, rows: Array, weights: SparseRows, chosen: Array) -> None:
+        """The weights (R, N) of those of the ``rows`` (R,) that are ``chosen``."""
+        if chosen.all():
+            self.weights.append((rows, weights))
+        elif chosen.any():
+            self.weights.append((rows[chosen], weights.take(torch.from_numpy(chosen.nonzero()[0]))))
 
     def record(
         self,
-        active: Array,
-        old: Array,
+        some: _Some,
         moved: Moved,
         reading: _Reading,
         certified: Array,
-        settled: Array,
+        tolerance: float,
         count: int,
-    ) -> None:
+    ) -> Array:
+        """Note what has become of some queries; return which of them move no more."""
+        still: Array
+        if certified.all():  # how far they moved does not matter
+            settled = still = certified
+        else:
+            distance = np.square(moved.states - some.old, dtype=np.float64).sum(1)
+            settled = certified | (distance <= tolerance * tolerance)
+            still = settled | ~np.isfinite(distance)
         alone = reading.exact & (reading.size == 1) & settled
-        pattern = np.where(alone, reading.first, -1)
-        if count == 1:  # all of them
-            self.states, self.previous = moved.states, old
+        pattern, rows = np.where(alone, reading.first, -1), some.rows
+        if count == 1 and rows.size == self.steps.size:
+            self.states, self.previous = moved.states, some.old
             self.size, self.exact, self.certified = reading.size, reading.exact, certified
             self.converged, self.pattern = settled, pattern
-            return
-        if count == 2:  # arrays of its own from now on
+            return still
+        if not self._owns_arrays:
+            self._owns_arrays = True
             self.states, self.previous = self.states.copy(), self.previous.copy()
-            self.converged = self.converged.copy()
-        self.states[active], self.previous[active] = moved.states, old
-        self.size[active], self.exact[active] = reading.size, reading.exact
-        self.certified[active], self.converged[active] = certified, settled
-        self.pattern[active], self.steps[active] = pattern, count
+            self.converged, self.certified = self.converged.copy(), self.certified.copy()
+            self.exact = self.exact.copy()
+        self.states[rows], self.previous[rows] = moved.states, some.old
+        self.size[rows], self.exact[rows] = reading.size, reading.exact
+        self.certified[rows], self.converged[rows] = certified, settled
+        self.pattern[rows], self.steps[rows] = pattern, count
+        return still
 
     def outcome(self) -> Outcome:
         parts = self.weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,24 +78,37 @@ class IndexedStep:
         quick = self._index.quick(queries, self._facts, _flat(beta))
         if quick is not None and not quick.doubtful:
             return torch.from_numpy(quick.states)
-        step = self.step(queries, beta)
-        return self._kept(queries, step, beta).states
+        if self._facts.omega.is_softmax:
+            return self.step(queries, beta).states
+        made = torch.empty_like(queries)
+        for places, step in self._steps(queries, beta):
+            made[places] = step.states
+        return made
 
-    def moved(self, queries: Tensor, beta: float | Tensor) -> Moved:
-        """`step` as arrays for a sparse map, with fixed points among the queries kept."""
+    def moved(self, queries: Tensor, beta: float | Tensor) -> Iterator[tuple[Tensor, Moved]]:
+        """Places and `step` as arrays for a sparse map, with fixed points among the queries kept.
+
+        The queries come in parts, so that weights of many patterns need not be held for all of them.
+        """
         quick = self._index.quick(queries, self._facts, _flat(beta))
         if quick is not None:
+            everyone = torch.arange(queries.shape[0], device="cpu")
             values = quick.values.astype(quick.states.dtype, copy=False)
             moved = Moved(quick.states, quick.offsets, quick.indices, values, quick.singles)
-            if quick.singles or not quick.doubtful or not self._may_be_fixed(queries, moved):
-                return moved
-            step = Step(torch.from_numpy(quick.states), moved.rows(self.columns))
-        else:
-            step = self.step(queries, beta)
-        step = self._kept(queries, step, beta)
-        if not isinstance(step.weights, SparseRows):
-            raise TypeError("expected a map with zeros; softmax is iterated without an index.")
-        return Moved.of(step.states, step.weights)
+            if not quick.singles and quick.doubtful and self._may_be_fixed(queries, moved):
+                step = Step(torch.from_numpy(quick.states), moved.rows(self.columns))
+                moved = _as_arrays(self._kept(queries, step, beta))
+            yield everyone, moved
+            return
+        for places, step in self._steps(queries, beta):
+            yield places, _as_arrays(step)
+
+    def _steps(self, queries: Tensor, beta: float | Tensor) -> Iterator[tuple[Tensor, Step]]:
+        """Places and steps of a map with zeros, in parts, with fixed points kept."""
+        for places, states, weights in self._index.steps(queries, self._facts, _flat(beta)):
+            step = Step(states.to(queries.dtype), weights.to(queries.dtype))
+            own = queries if places.numel() == queries.shape[0] else queries[places]
+            yield places, self._kept(own, step, _taken(beta, places))
 
     def prove_sets(self, members: Tensor, beta: float | Tensor) -> Tensor:
         """`prove` for sets that may be equal, at one beta or one for each; equal ones cost once."""
@@ -145,6 +158,12 @@ class IndexedStep:
         own = queries.numpy()[rows]
         size = np.abs(sums).sum(1) + np.abs(own).sum(1)
         return bool((np.abs(sums - own).max(1, initial=0.0) <= 1e-3 * size).any())
+
+
+def _as_arrays(step: Step) -> Moved:
+    if not isinstance(step.weights, SparseRows):
+        raise TypeError("expected a map with zeros; softmax is iterated without an index.")
+    return Moved.of(step.states, step.weights)
 
 
 def _flat(beta: float | Tensor) -> float | Tensor:

@@ -34,7 +34,7 @@ from hopfy.states import State
 __all__ = ["HopfieldNetwork"]
 
 # Scores held at once while energies are computed.
-_BLOCK = 1 << 24
+_BLOCK = 1 << 22
 
 
 class HopfieldNetwork:
@@ -214,7 +214,7 @@ class HopfieldNetwork:
     def _update(self, queries: Tensor) -> Tensor:
         queries, beta = self._prepared(queries)
         recorded, flat = self._differentiable(queries), _flat(queries)
-        stepper = self._choice(flat.shape[0], recorded)
+        stepper = self._choice(flat.shape[0], recorded, keeps_weights=False)
         if isinstance(stepper, IndexedStep) and self.state.is_identity:
             own = flat.detach() if flat.requires_grad else flat
             states = stepper.update(own, _beside(beta))

@@ -13,7 +13,7 @@ prunes implements the same two methods; its supports must be identical to the de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,7 +27,7 @@ from hopfy.theory import proves_fixed_point
 __all__ = ["DenseStep", "Step", "Stepper", "mixture", "widened", "with_gradient_of"]
 
 # Scores held at once when no gradient is needed.
-_BLOCK = 1 << 25
+_BLOCK = 1 << 22
 
 
 class Step(NamedTuple):
@@ -95,10 +95,8 @@ class DenseStep:
         whole = not self._rows_are_alike or torch.is_grad_enabled()
         if whole or scaled_queries.shape[0] <= size:
             return self._step(scaled_queries)
-        starts = range(0, scaled_queries.shape[0], size)
-        steps = [self._step(scaled_queries[start : start + size]) for start in starts]
-        weights = [step.weights for step in steps if step.weights is not None]
-        return Step(torch.cat([step.states for step in steps]), _stack(weights))
+        steps = map(self._step, torch.split(scaled_queries, size))
+        return _joined(steps, scaled_queries.shape[0])
 
     def _step(self, scaled_queries: Tensor) -> Step:
         memories = widened(self._memories)
@@ -141,8 +139,18 @@ def with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
     return value + (other - other.detach()) if other.requires_grad else value
 
 
-def _stack(weights: Sequence[SparseRows | Tensor]) -> SparseRows | Tensor:
-    sparse = [part for part in weights if isinstance(part, SparseRows)]
-    if not sparse:
-        return torch.cat([part for part in weights if isinstance(part, Tensor)])
-    return SparseRows.stack(sparse)
+def _joined(steps: Iterable[Step], rows: int) -> Step:
+    """One step of so many ``rows``; dense weights are copied as they come, so that they exist once."""
+    states: list[Tensor] = []
+    sparse: list[SparseRows] = []
+    dense: Tensor | None = None
+    done = 0
+    for step in steps:
+        states.append(step.states)
+        if isinstance(step.weights, SparseRows):
+            sparse.append(step.weights)
+        elif step.weights is not None:
+            dense = step.weights.new_empty(rows, step.weights.shape[1]) if dense is None else dense
+            dense[done : done + step.weights.shape[0]] = step.weights
+            done += step.weights.shape[0]
+    return Step(torch.cat(states), SparseRows.stack(sparse) if sparse else dense)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,9 +13,25 @@ from hopfy.omega import Omega
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._sparse_rows import SparseRows
 
-__all__ = ["best_first", "by_width", "padded_weights", "rows_of", "weights_of", "weights_on"]
+__all__ = [
+    "best_first",
+    "by_width",
+    "in_slices",
+    "padded_weights",
+    "rows_of",
+    "weights_of",
+    "weights_on",
+]
 
 _NARROWEST = 8
+
+
+def in_slices(rows: Array, counts: Array, limit: int) -> Iterator[Array]:
+    """Successive ``rows`` with about ``limit`` candidates together, or one row with more."""
+    if not rows.size:
+        return
+    ends = counts[rows].cumsum()
+    yield from np.split(rows, np.flatnonzero(np.diff((ends - 1) // limit)) + 1)
 
 
 def weights_of(

@@ -13,7 +13,7 @@ from hopfy._checks import as_memories, as_positive, as_queries
 from hopfy._growing import Growing
 from hopfy._kernels.select import Array, Measure, Quick
 from hopfy.omega import Omega
-from hopfy.search._candidate_search import SCRATCH
+from hopfy.search._budget import SCRATCH
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._searches import (
     best,
@@ -28,7 +28,7 @@ from hopfy.search._short import FixedUpdate, quick_step, short_of, short_singles
 from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import ProvenLeads, State
 from hopfy.search._two_pass import Agreement
-from hopfy.search._updates import Metric, numbered, parts, step, weights
+from hopfy.search._updates import Metric, Stepped, numbered, parts, step, steps, weights
 
 __all__ = ["ExactIndex", "Metric", "Top", "Update"]
 
@@ -277,6 +277,19 @@ class ExactIndex:
     def step(self, queries: Tensor, prepared: PreparedMap, beta: float | Tensor) -> Update:
         """`update` for an omega whose facts are known."""
         return Update(*step(self._state, queries, prepared, beta, self.scratch))
+
+    @torch.no_grad()
+    def steps(
+        self, queries: Tensor, prepared: PreparedMap, beta: float | Tensor
+    ) -> Iterator[Stepped]:
+        """`step` for a map with zeros, a part of the queries at a time, each within ``scratch``.
+
+        >>> index = ExactIndex(torch.eye(3))
+        >>> prepared = PreparedMap.of(hopfy.Tsallis(2.0))
+        >>> [part.states for part in index.steps(torch.tensor([[0.9, 0.2, 0.0]]), prepared, 2.0)]
+        [tensor([[1., 0., 0.]])]
+        """
+        yield from steps(self._state, queries, prepared, beta, self.scratch)
 
     def quick(self, queries: Tensor, prepared: PreparedMap, beta: float | Tensor) -> Quick | None:
         """`step` as arrays, for few memories and ``queries`` (M, D) in their dtype, not checked again.

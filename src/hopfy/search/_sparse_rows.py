@@ -59,8 +59,28 @@ class SparseRows:
         """Join parts whose rows go to the given places, which together are 0 .. rows - 1."""
         if len(parts) == 1 and bool((parts[0][0].diff() > 0).all()):
             return parts[0][1]
-        order = torch.cat([places for places, _ in parts]).argsort()
-        return cls.stack([part for _, part in parts]).take(order)
+        if any(part.values.requires_grad for _, part in parts):
+            order = torch.cat([places for places, _ in parts]).argsort()
+            return cls.stack([part for _, part in parts]).take(order)
+        like = parts[0][1]
+        counts = like.offsets.new_empty(sum(part.rows for _, part in parts))
+        for places, part in parts:
+            counts[places] = part.counts
+        offsets = _offsets(counts)
+        indices = like.indices.new_empty(int(offsets[-1]))
+        values = like.values.new_empty(indices.numel())
+        for places, part in parts:
+            target = part._placed(offsets, places)
+            indices[target], values[target] = part.indices, part.values
+        return cls(offsets, indices, values, like.columns)
+
+    def _placed(self, offsets: Tensor, places: Tensor) -> Tensor | slice:
+        """Where the entries go if the rows go to ``places`` of a matrix with these ``offsets``."""
+        first = offsets[places]
+        if bool((places.diff() == 1).all()) and first.numel():
+            return slice(int(first[0]), int(first[0]) + self.indices.numel())
+        shift = torch.repeat_interleave(first - self.offsets[:-1], self.counts)
+        return shift.add_(torch.arange(shift.numel(), device=shift.device))
 
     @classmethod
     def stack(cls, parts: Sequence[SparseRows]) -> SparseRows:

@@ -15,20 +15,15 @@ from hopfy.search._bounds import BLOCK, Bounds, Left, widened
 from hopfy.search._problem import Problem
 
 __all__ = [
-    "QUERIES",
     "Rows",
     "blocks_of",
     "exact_rows",
     "grouped",
-    "room_for",
     "start_of",
     "sweep",
     "whole_scores",
 ]
 
-QUERIES = 1024
-"""Queries per pass."""
-_ROOM = 4096
 _NO_LIMIT = 1 << 62
 _SCORES = 1 << 19
 """Bounds held at once: they should stay in the cache between the product and the selection."""
@@ -56,23 +51,19 @@ class Rows:
         )
 
 
-def sweep(rows: Rows, problem: Problem, bounds: Bounds, budget: int | None = None) -> Found:
-    """Candidates of at most `QUERIES` queries, under ``bounds``.
+def sweep(
+    rows: Rows, problem: Problem, bounds: Bounds, room: int, budget: int | None = None
+) -> Found:
+    """At most ``room`` candidates of each query, under ``bounds``.
 
     A query whose bounds rule out so little that it exceeds ``budget`` (see `Search`) gives up. Rows
     come back with a status; the candidates of those with status `select.FINE` are complete.
     """
-    room = room_for(rows.memories.shape[0], problem.rank)
     left, found, limit = start_of(problem, bounds, budget, room)
     by_memory = select.by_memory(problem.queries.shape[0])
     for block, fine, search in blocks_of(rows, problem, bounds, left, limit, by_memory):
         select.solve(block, fine, search, found)
     return found
-
-
-def room_for(count: int, rank: int) -> int:
-    """Candidates of one query that a pass over so many memories has room for."""
-    return min(count, max(_ROOM, 2 * rank)) + 1
 
 
 def start_of(
@@ -124,9 +115,8 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
         return out.copy_(left.double() @ right.double())
 
 
-def exact_rows(rows: Rows, problem: Problem, scratch: int) -> Iterator[tuple[Tensor, Found]]:
-    """Candidates from whole rows of exact scores, as many queries at a time as ``scratch`` allows."""
-    size = max(1, scratch // (32 * rows.memories.shape[0]))
+def exact_rows(rows: Rows, problem: Problem, size: int) -> Iterator[tuple[Tensor, Found]]:
+    """Candidates from whole rows of exact scores, of ``size`` queries at a time."""
     places = torch.arange(problem.queries.shape[0], device="cpu")
     for some in torch.split(places, size) if places.numel() else ():
         yield some, _whole(rows, problem.take(some))

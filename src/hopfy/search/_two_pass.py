@@ -18,10 +18,12 @@ from hopfy._kernels import select
 from hopfy._kernels.select import Array, Found
 from hopfy.search._bounds import Bounds, Left
 from hopfy.search._problem import Problem
-from hopfy.search._sweep import Rows, blocks_of, grouped, room_for, start_of
+from hopfy.search._sweep import Rows, blocks_of, grouped, start_of
 
-__all__ = ["Agreement", "Looked", "best_of", "collected", "floors_of", "looked_at", "peak_bytes"]
+__all__ = ["Agreement", "Looked", "best_of", "collected", "floors_of", "looked_at"]
 
+_SAMPLE = 1024
+"""Chunks of memories that show how many are within reach."""
 Agreement = Callable[[Tensor], Tensor]
 """From the best scores here (M, rank), best first, to the rank-th best of all (M,)."""
 
@@ -41,9 +43,9 @@ class Looked(NamedTuple):
     def gave_up(self) -> Tensor:
         return torch.from_numpy(self.found.status == select.GAVE_UP)
 
-    def kept(self) -> Looked:
-        """Without the queries that gave up."""
-        keep = (~self.gave_up).nonzero().squeeze(1)
+    def take(self, chosen: Tensor) -> Looked:
+        """Only the queries where ``chosen`` (M,) is True."""
+        keep = chosen.nonzero().squeeze(1)
         if keep.numel() == self.places.numel():
             return self
         rows = keep.numpy()
@@ -60,10 +62,11 @@ class Looked(NamedTuple):
             peaks=self.peaks[rows],
         )
 
-
-def peak_bytes(memories: int) -> int:
-    """Bytes that the first pass keeps of each query."""
-    return 8 * (memories // select.CHUNK + 1)
+    def share_within_reach(self, floors: Tensor) -> Tensor:
+        """(M,) about the share of memories in chunks that may hold a score above ``floors`` (M,)."""
+        step = max(1, self.peaks.shape[1] // _SAMPLE)
+        limits = floors.numpy() - self.left.slack.amax(0).numpy()
+        return torch.from_numpy((self.peaks[:, ::step] > limits[:, None]).mean(1))
 
 
 def looked_at(
@@ -98,11 +101,11 @@ def floors_of(best: Tensor, problem: Problem) -> Tensor:
     return torch.maximum(torch.where(known, floor, -torch.inf), problem.floors)
 
 
-def collected(rows: Rows, looked: Looked, floors: Tensor) -> Found:
+def collected(rows: Rows, looked: Looked, floors: Tensor, room: int) -> Found:
     """The second pass: all scores above ``floors`` (M,), with a status like that of a sweep."""
     problem, bounds, left = looked.problem, looked.bounds, looked.left
     count, queries = rows.memories.shape[0], problem.queries.shape[0]
-    begun = Found.nothing(queries, 1, room_for(count, problem.rank))
+    begun = Found.nothing(queries, 1, room)
     found = begun._replace(floor=floors.numpy().copy(), status=looked.found.status.copy())
     step, slack = grouped(left)
     starts = range(0, count, step)

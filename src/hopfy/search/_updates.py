@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopfy._checks import as_positive, as_queries
+from hopfy.search._budget import Budget
 from hopfy.search._candidate_search import find
-from hopfy.search._candidates import weights_of
+from hopfy.search._candidates import in_slices, weights_of
 from hopfy.search._prepared import PreparedMap
 from hopfy.search._problem import Problem
 from hopfy.search._short import quick_step, short_of
@@ -19,7 +20,17 @@ from hopfy.search._sparse_rows import SparseRows
 from hopfy.search._state import State
 from hopfy.search._whole_rows import softmax_mix, whole_weights
 
-__all__ = ["Metric", "as_betas", "numbered", "parts", "problem_of", "step", "weights"]
+__all__ = [
+    "Metric",
+    "Stepped",
+    "as_betas",
+    "numbered",
+    "parts",
+    "problem_of",
+    "step",
+    "steps",
+    "weights",
+]
 
 Metric = Literal["inner", "euclidean"]
 
@@ -29,19 +40,49 @@ def step(
 ) -> tuple[Tensor, SparseRows | None]:
     """The next states of ``queries`` (M, D) and their weights, None for softmax."""
     queries = as_queries(queries, state.memories)
-    betas = as_betas(beta)
     if prepared.omega.is_softmax:
-        (states,) = softmax_mix(state, queries, betas, [state.memories])
+        (states,) = softmax_mix(state, queries, as_betas(beta), [state.memories])
         return states, None
-    short = short_of(state, queries.shape[0])
-    if short is not None:
-        quick = quick_step(short, queries, prepared, betas)
-        if quick is not None:
-            rows = SparseRows.of_arrays(quick.offsets, quick.indices, quick.values, state.stored)
-            return torch.from_numpy(quick.states), numbered(state, rows)
-    mixed = weights(state, queries, prepared, betas, "inner", scratch)
-    states = mixed.matmul(state.memories, queries.dtype)
-    return _spoil(states, queries), numbered(state, mixed)
+    found = list(steps(state, queries, prepared, beta, scratch))
+    if len(found) == 1:
+        return found[0].states, found[0].weights
+    made = queries.new_empty(queries.shape[0], state.memories.shape[1])
+    for part in found:
+        made[part.places] = part.states
+    rows = [(part.places, part.weights) for part in found]
+    return made, SparseRows.assemble(rows) if rows else _nothing(state, 0)
+
+
+class Stepped(NamedTuple):
+    """The next states of the queries at ``places``, which increase, and their weights."""
+
+    places: Tensor
+    states: Tensor
+    weights: SparseRows
+
+
+def steps(
+    state: State, queries: Tensor, prepared: PreparedMap, beta: float | Tensor, scratch: int
+) -> Iterator[Stepped]:
+    """`step` of a map with zeros, a part of the queries at a time."""
+    queries = as_queries(queries, state.memories)
+    betas, count = as_betas(beta), queries.shape[0]
+    short = short_of(state, count)
+    quick = None if short is None else quick_step(short, queries, prepared, betas)
+    if quick is not None:
+        rows = SparseRows.of_arrays(quick.offsets, quick.indices, quick.values, state.stored)
+        everyone = torch.arange(count, device="cpu")
+        yield Stepped(everyone, torch.from_numpy(quick.states), numbered(state, rows))
+        return
+    done = 0
+    for places, mixed in parts(state, queries, prepared, betas, "inner", None, scratch):
+        done += places.numel()
+        made = mixed.matmul(state.memories, queries.dtype)
+        yield Stepped(places, made, numbered(state, mixed))
+    if done < count:
+        spoiled = _spoiled(queries)
+        lost = queries.new_full((spoiled.numel(), queries.shape[1]), math.nan)
+        yield Stepped(spoiled, lost, numbered(state, _nothing(state, spoiled.numel())))
 
 
 def weights(
@@ -54,12 +95,10 @@ def weights(
 ) -> SparseRows:
     """The weights of all queries; rows of queries that are not finite are empty."""
     found = list(parts(state, queries, prepared, beta, metric, None, scratch))
-    done = sum(places.numel() for places, _ in found)
-    like = torch.empty(0, dtype=torch.float64, device="cpu")
-    if done < queries.shape[0]:
-        spoiled = (~queries.isfinite().all(1)).nonzero().squeeze(1)
-        found.append((spoiled, SparseRows.empty(spoiled.numel(), state.stored, like)))
-    return SparseRows.assemble(found) if found else SparseRows.empty(0, state.stored, like)
+    if not found or sum(places.numel() for places, _ in found) < queries.shape[0]:
+        spoiled = _spoiled(queries)
+        found.append((spoiled, _nothing(state, spoiled.numel())))
+    return SparseRows.assemble(found)
 
 
 def parts(
@@ -83,10 +122,11 @@ def parts(
     if anywhere or not bool(distance.isfinite().all()):
         yield from whole_weights(state, problem, prepared.omega, betas, scratch)
         return
-    for places, found, rows in find(state, problem, scratch):
-        chosen = places[torch.from_numpy(rows)]
-        own = betas[chosen] if isinstance(betas, Tensor) and betas.ndim else betas
-        if rows.size:
+    at_once = Budget(scratch).mapped
+    for places, found, complete in find(state, problem, scratch):
+        for rows in in_slices(complete, found.counts, at_once):
+            chosen = places[torch.from_numpy(rows)]
+            own = betas[chosen] if isinstance(betas, Tensor) and betas.ndim else betas
             yield chosen, weights_of(found, rows, prepared, own, state.stored)
 
 
@@ -114,9 +154,11 @@ def numbered(state: State, rows: SparseRows) -> SparseRows:
     return SparseRows(rows.offsets, state.numbers[rows.indices], rows.values, columns)
 
 
-def _spoil(states: Tensor, queries: Tensor) -> Tensor:
-    """NaN where the query was not finite, as in any product."""
-    finite = queries.isfinite().all(1, keepdim=True)
-    if bool(finite.all()):
-        return states
-    return torch.where(finite.to(states.device), states, math.nan)
+def _spoiled(queries: Tensor) -> Tensor:
+    """The queries that are not finite."""
+    return (~queries.isfinite().all(1)).nonzero().squeeze(1).cpu()
+
+
+def _nothing(state: State, rows: int) -> SparseRows:
+    like = torch.empty(0, dtype=torch.float64, device="cpu")
+    return SparseRows.empty(rows, state.stored, like)

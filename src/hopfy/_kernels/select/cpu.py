@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _CHUNK = 64
+_TILE = 32  # memories that stay in the cache while all queries are compared with them
 _SEEDS = 64  # above this rank, looking for seeds costs more than it saves
 _SEED_FROM = 1024  # memories among which seeds are looked for
 _EXACT = 8  # an exact score costs about as much as so many second bounds
@@ -326,8 +327,11 @@ def _stop_if_too_long(row, limits, slot, search, found):
 @jit
 def score_block(start, stop, rows, queries, known, measure, alive, out):
     """``out[row, c]`` = the exact score of query ``row`` and memory c of the block."""
-    for row in range(start, stop):
-        score_row(row, rows, queries, known, measure, alive, out[row])
+    for first in range(0, rows.shape[0], _TILE):
+        last = min(first + _TILE, rows.shape[0])
+        tile, there = rows[first:last], alive[first:last]
+        for row in range(start, stop):
+            score_row(row, tile, queries, known, measure, there, out[row, first:last])
 
 
 @part
