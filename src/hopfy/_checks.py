@@ -24,6 +24,7 @@ __all__ = [
     "SUBSET_SIZE",
     "Rule",
     "as_dim",
+    "as_floating",
     "as_mask",
     "as_memories",
     "as_parameter",
@@ -191,13 +192,17 @@ def as_parameter(value: float | Tensor, scores: Tensor, dim: int, rule: Rule) ->
     ``dim``. Either way the result broadcasts against the scores with ``dim`` moved last.
     """
     check_parameter(value, rule)
+    value = as_floating(value, scores)
+    return value if value.ndim == 0 else _beside_rows(value, scores, dim, rule.name)
+
+
+def as_floating(value: float | Tensor, scores: Tensor) -> Tensor:
+    """A number as a 0-d tensor beside the scores, a tensor of integers as one of floats."""
     if not isinstance(value, Tensor):
         return constant(float(value), scores)
-    if not value.is_floating_point():
-        value = value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
-    if value.ndim == 0:
+    if value.is_floating_point():
         return value
-    return _beside_rows(value, scores, dim, rule.name)
+    return value.to(torch.float64 if value.device.type == "cpu" else torch.float32)
 
 
 def constant(value: float, beside: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ LONGEST_MODULE = 500
 LONG_FUNCTIONS = {
     # One pass over tiles in registers: Triton helpers cannot carry a loop's state by reference.
     "_kernels/attention/gpu_backward.py queries_kernel",
-    # A class that is defined when transformers is imported.
-    "integrations/transformers.py sparse_cache",
 }
 
 

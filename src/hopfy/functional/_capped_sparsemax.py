@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from hopfy._checks import Rule, check_parameter, constant, values_can_be_read
+from hopfy._checks import Rule, as_floating, check_parameter, values_can_be_read
 from hopfy._kernels import capped as kernel
 from hopfy.functional._rows import along_rows, checked
 from hopfy.functional._symmetric_map import ByParameter, symmetric_map
@@ -62,10 +61,7 @@ def _is_surely_valid(upper: object) -> bool:
 
 def _beside_entries(upper: float | Tensor, scores: Tensor, dim: int) -> Tensor:
     """The bounds as a tensor that broadcasts to the scores with ``dim`` moved last."""
-    if not isinstance(upper, Tensor):
-        return constant(float(upper), scores)
-    if not upper.is_floating_point():
-        upper = upper.to(torch.float64 if upper.device.type == "cpu" else torch.float32)
+    upper = as_floating(upper, scores)
     if upper.ndim == 0:
         return upper
     wide = upper.reshape((1,) * (scores.ndim - upper.ndim) + upper.shape)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -163,6 +164,24 @@ def sparse_cache() -> Any:
 
     parts: Any = cache_utils
 
+    class SparseCacheOfLayers(parts.Cache):  # type: ignore[misc]
+        """One `SparseLayer` for each layer of a model."""
+
+        def stats(self) -> CacheStats:
+            """What the decoding steps of all layers have cost."""
+            parts = [layer.store.stats() for layer in self.layers]
+            return CacheStats(*(sum(counts) for counts in zip(*parts, strict=True)))
+
+    return SparseCacheOfLayers(layer_class_to_replicate=_sparse_layer())
+
+
+@cache
+def _sparse_layer() -> Any:
+    """The class of the cache's layers, defined when transformers is imported."""
+    from transformers import cache_utils
+
+    parts: Any = cache_utils
+
     class SparseLayer(parts.DynamicLayer):  # type: ignore[misc]
         """A layer of the cache: all keys and values, with codes beside them."""
 
@@ -204,15 +223,7 @@ def sparse_cache() -> Any:
             super().batch_select_indices(indices)
             self._encode_again()
 
-    class SparseCacheOfLayers(parts.Cache):  # type: ignore[misc]
-        """One `SparseLayer` for each layer of a model."""
-
-        def stats(self) -> CacheStats:
-            """What the decoding steps of all layers have cost."""
-            parts = [layer.store.stats() for layer in self.layers]
-            return CacheStats(*(sum(counts) for counts in zip(*parts, strict=True)))
-
-    return SparseCacheOfLayers(layer_class_to_replicate=SparseLayer)
+    return SparseLayer
 
 
 def _wants_weights(module: nn.Module, options: dict[str, Any]) -> bool:

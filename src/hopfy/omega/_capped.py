@@ -11,6 +11,7 @@ from torch import Tensor
 from hopfy import functional as F
 from hopfy._checks import Rule, check_parameter, masked, number_of, values_can_be_read
 from hopfy._facts import Reach
+from hopfy.omega._by_parameter import GradientByParameter
 from hopfy.omega._simplex import SimplexOmega
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _UPPER = Rule("upper", ">= 0", lambda u: u >= 0)
 
 
 @dataclass(frozen=True)
-class Capped(SimplexOmega):
+class Capped(GradientByParameter, SimplexOmega):
     r"""Half the squared norm, :math:`\tfrac12(\|y\|^2 - 1)`, on the simplex below upper bounds.
 
     Its prediction is `hopfy.functional.capped_sparsemax`. ``upper`` is a number, or a tensor that
@@ -90,19 +91,8 @@ class Capped(SimplexOmega):
     def _bounds(self, weights: Tensor) -> Tensor | float:
         return self.upper.detach().to(weights) if isinstance(self.upper, Tensor) else self.upper
 
-    def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
-        return super().conjugate(scores, mask, dim=dim) + self._by_bounds(scores, mask, dim)
-
-    def loss(
-        self, scores: Tensor, target: Tensor, mask: Tensor | None = None, *, dim: int = -1
-    ) -> Tensor:
-        loss = super().loss(scores, target, mask, dim=dim)
-        return loss + self._by_bounds(scores, mask, dim)
-
-    def _by_bounds(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | float:
+    def _by_parameter(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         r"""Zero, with the conjugate's gradient in u: :math:`\langle\theta - y, dy/du\rangle`."""
-        if not (torch.is_grad_enabled() and self.requires_grad):
-            return 0.0
         theta = masked(scores.detach(), mask)
         weights = self(theta, dim=dim)
         steepness = torch.where(theta > -torch.inf, theta - weights.detach(), 0.0)

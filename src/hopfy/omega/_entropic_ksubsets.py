@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hopfy import functional as F
 from hopfy._checks import SUBSET_SIZE, as_dim, as_parameter, check_parameter, masked, number_of
-from hopfy.omega._base import Omega
+from hopfy.omega._by_parameter import GradientByParameter
 from hopfy.structures import KSubsets
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["EntropicKSubsets"]
 
 
 @dataclass(frozen=True)
-class EntropicKSubsets(Omega):
+class EntropicKSubsets(GradientByParameter):
     r"""Binary negentropies :math:`\sum_i y_i \log y_i + (1 - y_i) \log(1 - y_i)` where y sums to k.
 
     Its prediction is `hopfy.functional.entropic_ksubsets`,
@@ -67,19 +67,8 @@ class EntropicKSubsets(Omega):
             present = mask.movedim(dim, -1)
         return KSubsets(self.k).violation(weights, present)
 
-    def conjugate(self, scores: Tensor, mask: Tensor | None = None, *, dim: int = -1) -> Tensor:
-        return super().conjugate(scores, mask, dim=dim) + self._by_size(scores, mask, dim)
-
-    def loss(
-        self, scores: Tensor, target: Tensor, mask: Tensor | None = None, *, dim: int = -1
-    ) -> Tensor:
-        loss = super().loss(scores, target, mask, dim=dim)
-        return loss + self._by_size(scores, mask, dim)
-
-    def _by_size(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | float:
+    def _by_parameter(self, scores: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         r"""Zero, with the gradient of the conjugate in k, which is the threshold :math:`\tau`."""
-        if not (torch.is_grad_enabled() and self.requires_grad):
-            return 0.0
         theta = masked(scores.detach(), mask)
         weights = self(theta, dim=dim).detach()
         # The entry nearest to 1/2 knows tau = theta - logit(y) with the most digits.

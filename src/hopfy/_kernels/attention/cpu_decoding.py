@@ -14,20 +14,15 @@ import math
 
 import numpy as np
 
-from hopfy._kernels.attention.cpu_select import (
-    _bounding_power,
-    _fold,
-    _newton_of_powers,
-    _weigh_powers,
-)
-from hopfy._kernels.rows.scan import PADDING, pad
+from hopfy._kernels.attention.cpu_select import fold, weigh_powers
+from hopfy._kernels.rows.scan import PADDING
+from hopfy._kernels.threshold.cpu import bounding_power, bounding_step, root
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["PAGE", "decode", "encode"]
 
 PAGE = 64  # keys per page: their codes lie side by side, entry by entry
 _LANES = 8
-_MAX_STEPS = 60
 _MANY = 4096
 
 
@@ -101,7 +96,7 @@ def _bounds(query, length, codes, units, errors, low, high, upper, lanes):
 @part
 def _lower_threshold(lanes, used, gamma, margin, fewer, x):
     """A lower bound of the threshold of scores, given lower bounds of some of them."""
-    held = _fold(lanes, used, fewer)
+    held = fold(lanes, used, fewer)
     top = fewer[0]
     for i in range(held):
         top = max(top, fewer[i])
@@ -109,54 +104,17 @@ def _lower_threshold(lanes, used, gamma, margin, fewer, x):
     if used > _MANY // _LANES:  # part of the scores has a lower threshold than all of them
         part, used = fewer, held
     s = 1.0
-    power = _bounding_power(gamma)
+    power = bounding_power(gamma)
     if power:
         for i in range(used):
             x[i] = (np.float64(top) - np.float64(part[i])) / margin
         for _ in range(6):
-            lower = _step(x, used, s, power)
+            lower = bounding_step(x, used, s, power)
             if not lower < s:
                 break
             s = lower
         s = min(1.0, s * (1.0 + 1e-9))
     return np.float64(top) - s * margin * (1.0 + 1e-9)
-
-
-@part
-def _step(x, count, s, power):
-    """One Newton step for ``sum((s - x)_+ ** power) = 1``, from the right."""
-    total, slope = 0.0, 0.0
-    for i in range(count):
-        rest = s - x[i]
-        if rest > 0.0:
-            raised = 1.0
-            for _ in range(power - 1):
-                raised *= rest
-            slope += raised
-            total += raised * rest
-    return min(s, s - (total - total ** (1.0 - 1.0 / power)) / slope)
-
-
-@part
-def _solve(distance, count, gamma, exponent, powers, weights):
-    """Weights of candidates from their distances to the top, in margins."""
-    pad(distance, count)
-    s = 1.0
-    for _ in range(_MAX_STEPS):
-        if gamma == 1.0:
-            total, inside = 0.0, 0
-            for i in range(count):
-                if distance[i] < s:
-                    total += s - distance[i]
-                    inside += 1
-            lower = min(s, s - (total - 1.0) / inside)
-        else:
-            lower = _newton_of_powers(distance, count, s, gamma, powers)
-        step = s - lower
-        s = lower
-        if not step > 1e-15:
-            break
-    _weigh_powers(weights, distance, count, s, exponent, powers)
 
 
 @part
@@ -255,6 +213,7 @@ def decode(
         threshold = _lower_threshold(lanes, used, gamma, margin, fewer, x)
         count = _reached(upper, high - low, threshold, margin, chosen)
         _distances(queries[r], keys[g], low, chosen, count, scale, margin, x, distance)
-        _solve(distance, count, gamma, exponent, powers, weights)
+        s, kept = root(distance, chosen, count, 1.0, gamma, 1.0, 1e-15, powers)
+        weigh_powers(weights, distance, kept, s, exponent, powers)
         read[r] = count
-        supports[r] = _combined(weights, count, values[g], low, chosen, output[r])
+        supports[r] = _combined(weights, kept, values[g], low, chosen, output[r])

@@ -26,6 +26,7 @@ __all__ = [
     "distances",
     "first_step",
     "largest",
+    "load_vector",
     "moments",
     "newton_step",
     "norm_slopes",
@@ -35,6 +36,7 @@ __all__ = [
     "spans",
     "steepest",
     "steps",
+    "store_vector",
     "sums",
     "through",
     "tops",
@@ -120,14 +122,16 @@ def _data(context, builder, kind, value):
     return context.make_array(kind)(context, builder, value).data
 
 
-def _load(builder, pointer):
-    found = builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()))
+def load_vector(builder, pointer, kind=_VECTOR):
+    """The float32 entries from a place on, which need not be aligned to the vector."""
+    found = builder.load(builder.bitcast(pointer, kind.as_pointer()))
     found.align = 4
     return found
 
 
-def _store(builder, value, pointer):
-    builder.store(value, builder.bitcast(pointer, _VECTOR.as_pointer())).align = 4
+def store_vector(builder, value, pointer):
+    """The inverse of `load_vector`."""
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = 4
 
 
 def _pass(body, first=(0.0, 0.0), into=None):
@@ -143,20 +147,20 @@ def _pass(body, first=(0.0, 0.0), into=None):
                 for i, argument in enumerate(arguments)
             ]
             ops = _Ops(builder)
-            lanes = _load(builder, data[3]), _load(builder, data[4])
+            lanes = load_vector(builder, data[3]), load_vector(builder, data[4])
             sums = [cgutils.alloca_once_value(builder, _all(value)) for value in first]
             count = arguments[2]
             with cgutils.for_range(builder, count) as loop:
                 place = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
                 pointers = [builder.gep(data[i], [place]) for i in (0, 1)]
-                entries = [_load(builder, pointer) for pointer in pointers]
+                entries = [load_vector(builder, pointer) for pointer in pointers]
                 *found, stored = body(ops, *entries, *lanes, *map(builder.load, sums))
                 for place, value in zip(sums, found, strict=True):
                     builder.store(value, place)
                 if into is not None:
-                    _store(builder, stored, pointers[into])
+                    store_vector(builder, stored, pointers[into])
             for place, target in zip(sums, data[5:], strict=True):
-                _store(builder, builder.load(place), target)
+                store_vector(builder, builder.load(place), target)
             return context.get_dummy_value()
 
         return types.void(*kinds), codegen
@@ -365,7 +369,7 @@ def bracketed_step(_, s, low, high, target, value, slope):
         data = [
             _data(context, builder, *pair) for pair in zip(signature.args, arguments, strict=True)
         ]
-        at, lower, upper, wanted, found, rise = (_load(builder, pointer) for pointer in data)
+        at, lower, upper, wanted, found, rise = (load_vector(builder, pointer) for pointer in data)
         o = _Ops(builder)
         zero = _all(0.0)
         error = o.sub(found, wanted)
@@ -380,7 +384,7 @@ def bracketed_step(_, s, low, high, target, value, slope):
         moved = o.where(">", moved, lower, moved, middle)
         moved = o.where("<", moved, upper, moved, middle)
         for value, place in ((moved, 0), (lower, 1), (upper, 2)):
-            _store(builder, value, data[place])
+            store_vector(builder, value, data[place])
         size = o.where("!=", moved, at, o.sub(size, close), zero)
         return builder.fcmp_ordered(">", _largest_of(builder, size), ir.Constant(_REAL, 0.0))
 
@@ -405,14 +409,14 @@ def largest(_, x, n, out):
         best = [cgutils.alloca_once_value(builder, _all(-math.inf)) for _ in range(LARGEST)]
         with cgutils.for_range(builder, arguments[1]) as loop:
             place = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
-            entry = _load(builder, builder.gep(source, [place]))
+            entry = load_vector(builder, builder.gep(source, [place]))
             for one in best:
                 held = builder.load(one)
                 builder.store(o.at_least(held, entry), one)
                 entry = o.at_most(held, entry)
         for i, one in enumerate(best):
             pointer = builder.gep(target, [ir.Constant(ir.IntType(64), i * LANES)])
-            _store(builder, builder.load(one), pointer)
+            store_vector(builder, builder.load(one), pointer)
         return context.get_dummy_value()
 
     return types.void(x, n, out), codegen
@@ -428,13 +432,13 @@ def _newton_step(smallest):
                 _data(context, builder, *pair)
                 for pair in zip(signature.args, arguments, strict=True)
             ]
-            root, exponent, slope, mass = (_load(builder, pointer) for pointer in data)
+            root, exponent, slope, mass = (load_vector(builder, pointer) for pointer in data)
             o = _Ops(builder)
             safe = o.where(">", mass, _all(0.0), mass, _all(1.0))
             step = o.div(o.sub(mass, o.power(safe, exponent)), slope)
             step = o.at_least(step, _all(smallest))
             step = o.where(">", slope, _all(0.0), step, _all(0.0))  # a lane that sees no key
-            _store(builder, o.at_most(o.sub(root, step), _all(1.0)), data[0])
+            store_vector(builder, o.at_most(o.sub(root, step), _all(1.0)), data[0])
             return _largest_of(builder, o.at_least(step, o.sub(_all(0.0), step)))
 
         return types.float32(s, power, first, total), codegen

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from hopfy._kernels.attention.cpu_concave import concave_row, subsets_cut, subsets_row
 from hopfy._kernels.rows.powers import rest_powers
 from hopfy._kernels.rows.powers_float32 import rest_powers32
-from hopfy._kernels.rows.scan import PADDING, pad
+from hopfy._kernels.rows.scan import PADDING, keep_below, pad
+from hopfy._kernels.threshold.cpu import bounding_power, bounding_step, root, settled_at
 from hopfy._runtime.compilation import jit, part
 
-__all__ = ["row_maximum", "scratch", "select", "select_row"]
+__all__ = ["fold", "row_maximum", "scratch", "select", "select_row", "weigh_powers"]
 
 _FOLD = 8
 _MAX_STEPS = 60
@@ -21,7 +20,7 @@ _QUICK = 12.0  # up to this exponent powers in float32 serve float32 scores
 
 
 @part
-def _fold(row, n, lanes):
+def fold(row, n, lanes):
     """Maxima of lanes of 8 entries, far apart, and the few entries left over; returns how many.
 
     Lane i holds the entries i, i + h, ..., i + 7h of the row, h = n // 8.
@@ -43,57 +42,6 @@ def _fold(row, n, lanes):
 
 
 @part
-def _newton(x, count, s, power, zero, one):
-    """One step for ``sum((s - x)_+ ** power) = 1`` from the right: convex, so it never crosses.
-
-    ``power`` is 1, 2, 4 or 16.
-    """
-    total, slope = zero, zero
-    if power == 1:
-        for i in range(count):
-            rest = s - x[i]
-            total += rest if rest > zero else zero
-            slope += one if rest > zero else zero
-        return min(s, s - (total - one) / slope)
-    if power == 2:
-        for i in range(count):
-            rest = s - x[i]
-            rest = rest if rest > zero else zero
-            total += rest * rest
-            slope += rest
-        return min(s, s - (total - math.sqrt(total)) / slope)
-    if power == 4:
-        for i in range(count):
-            rest = s - x[i]
-            rest = rest if rest > zero else zero
-            square = rest * rest
-            slope += square * rest
-            total += square * square
-        root = math.sqrt(total)
-        return min(s, s - (total - root * math.sqrt(root)) / slope)
-    for i in range(count):
-        rest = s - x[i]
-        rest = rest if rest > zero else zero
-        second = rest * rest
-        fourth = second * second
-        eighth = fourth * fourth
-        slope += rest * second * fourth * eighth
-        total += eighth * eighth
-    return min(s, s - (total - total ** (one - one / 16)) / slope)
-
-
-@part
-def _newton_of_powers(d, count, s, gamma, powers):
-    """The same for any gamma >= 1, in float64; d is padded."""
-    rest_powers(d, count, s, gamma - 1.0, powers)
-    first, total = 0.0, 0.0
-    for i in range(count):
-        first += powers[i]
-        total += powers[i] * max(0.0, 1.0 - d[i] / s)
-    return min(s, s * (1.0 - total / first) + total ** (1.0 - 1.0 / gamma) / first)
-
-
-@part
 def _weigh(x, count, s, exponent, zero, one):
     """Turn distances into weights that sum to one; the exponent is 1 or 2."""
     total = zero
@@ -107,7 +55,7 @@ def _weigh(x, count, s, exponent, zero, one):
 
 
 @part
-def _weigh_powers(x, d, count, s, exponent, powers):
+def weigh_powers(x, d, count, s, exponent, powers):
     pad(d, count)
     rest_powers(d, count, s, exponent, powers)
     total = 0.0
@@ -135,46 +83,31 @@ def _candidates(row, n, lanes, cut, column):
 
 @part
 def row_maximum(row, n, lanes, upper):
-    used = _fold(row, n, lanes)
+    used = fold(row, n, lanes)
     top = lanes[0]
-    for i in range(_fold(lanes, used, upper)):
+    for i in range(fold(lanes, used, upper)):
         top = max(top, upper[i])
     return top, used
 
 
 @part
-def _kept(x, column, count, s):
-    kept = 0
-    for i in range(count):
-        distance = x[i]
-        x[kept] = distance
-        column[kept] = column[i]
-        kept += distance < s
-    return kept
-
-
-@part
-def _bounding_power(gamma):
-    """An exponent of at least gamma whose powers are cheap; 0 if there is none."""
-    if gamma <= 1.0:
-        return 1
-    if gamma <= 2.0:
-        return 2
-    if gamma <= 4.0:
-        return 4
-    return 16 if gamma <= 16.0 else 0
-
-
-@part
-def _newton_of_powers32(x, count, s, gamma, powers, zero, one):
-    """The same in float32; x is padded."""
-    rest_powers32(x, count, s, gamma - 1.0, powers)
-    first, total = zero, zero
-    for i in range(count):
-        rest = s - x[i]
-        first += powers[i]
-        total += powers[i] * (rest if rest > zero else zero)
-    return min(s, s - (total - total ** x.dtype.type(1.0 - 1.0 / gamma)) / first)
+def _root32(x, count, s, gamma, settled, powers):
+    """`hopfy._kernels.threshold.cpu.root` with powers in float32, for float32 scores."""
+    pad(x, count)
+    zero = x.dtype.type(0)
+    for _ in range(_MAX_STEPS):
+        rest_powers32(x, count, s, gamma - 1.0, powers)
+        first, total = zero, zero
+        for i in range(count):
+            rest = s - x[i]
+            first += powers[i]
+            total += powers[i] * (rest if rest > zero else zero)
+        lower = min(s, s - (total - total ** x.dtype.type(1.0 - 1.0 / gamma)) / first)
+        step = s - lower
+        s = lower
+        if not step > settled:
+            break
+    return s
 
 
 @part
@@ -190,44 +123,19 @@ def _weigh_powers32(x, count, s, exponent, powers, zero, one):
 
 
 @part
-def _exact_simple(x, count, s, gamma, zero, one):
-    """The same root where gamma is 1 or 2."""
-    for _ in range(_MAX_STEPS):
-        lower = _newton(x, count, s, 1 if gamma == 1.0 else 2, zero, one)
-        arrived = not lower < s
-        s = lower
-        if arrived:
-            break
-    return s
-
-
-@part
-def _exact(x, d, count, s, gamma, settled, powers, quick):
-    """The root for the candidates' distances x, from an upper bound s of it."""
-    one = x.dtype.type(1)
-    zero = one - one
+def _root(x, d, column, count, s, gamma, powers, quick):
+    """The root for the candidates' distances x, from an upper bound s of it, and the count left."""
     if gamma == 1.0 or gamma == 2.0:
-        return _exact_simple(x, count, s, gamma, zero, one)
+        return root(x, column, count, s, gamma, 1.0, settled_at(x, gamma), None)
     if x.itemsize == 4 and gamma <= _QUICK:
-        pad(x, count)
-        for _ in range(_MAX_STEPS):
-            lower = _newton_of_powers32(x, count, s, gamma, quick, zero, one)
-            step = s - lower
-            s = lower
-            if not step > settled:
-                break
-        return s
+        return np.float64(_root32(x, count, s, gamma, 1e-6, quick)), count
     for i in range(count):
         d[i] = x[i]
-    pad(d, count)
-    root = np.float64(s)
-    for _ in range(_MAX_STEPS):
-        lower = _newton_of_powers(d, count, root, gamma, powers)
-        step = root - lower
-        root = lower
-        if not step > settled:
-            break
-    return x.dtype.type(root)
+    settled = 1e-6 if x.itemsize == 4 else 1e-13
+    found, count = root(d, column, count, np.float64(s), gamma, 1.0, settled, powers)
+    for i in range(count):
+        x[i] = d[i]
+    return found, count
 
 
 @part
@@ -242,7 +150,6 @@ def select_row(row, n, top, used, alpha, kind, column, work, steep):
     real = x.dtype.type
     zero, one = real(0), real(1)
     slack = real(1.0 + 1e-5) if x.itemsize == 4 else real(1.0 + 1e-12)
-    settled = 1e-6 if x.itemsize == 4 else 1e-13
     if steep is not None and kind == 2:
         if not alpha > 0.0:
             return 0
@@ -252,34 +159,35 @@ def select_row(row, n, top, used, alpha, kind, column, work, steep):
     exponent = 1.0 / (alpha - 1.0)
     gamma = exponent + 1.0 if kind == 1 else exponent
     margin = one if kind == 1 else real(exponent)
-    s, scale = one, one / margin
-    power = _bounding_power(gamma)
+    s, scale = 1.0, one / margin
+    power = bounding_power(gamma)
     if power:
         for i in range(used):
             x[i] = (top - lanes[i]) * scale
         for _ in range(4):
-            s = _newton(x, used, s, power, zero, one)
-        s = min(one, s * slack)
-    count = _candidates(row, n, lanes, top - s * margin, column)
+            s = bounding_step(x, used, s, power)
+        s = min(1.0, s * slack)
+    count = _candidates(row, n, lanes, top - real(s) * margin, column)
     for i in range(count):
         x[i] = (top - row[column[i]]) * scale
     if steep is None:
-        s = _exact_simple(x, count, s, gamma, zero, one)
+        s, count = root(x, column, count, s, gamma, 1.0, settled_at(x, gamma), None)
     elif gamma < 1.0:  # the support lies inside that of sparsemax
-        s = _exact_simple(x, count, s, 1.0, zero, one)
-        count = _kept(x, column, count, s * slack)
+        s, count = root(x, column, count, s, 1.0, 1.0, settled_at(x, 1.0), None)
+        count = keep_below(x, column, count, real(s) * slack)
         return concave_row(row, column, count, top, alpha, work)
     else:
-        s = _exact(x, d, count, s, gamma, settled, powers, work[3])
-    kept = _kept(x, column, count, s)
+        s, count = _root(x, d, column, count, s, gamma, powers, work[3])
+    edge = real(s)
+    kept = keep_below(x, column, count, edge)
     if steep is None or exponent == 1.0 or exponent == 2.0:
-        _weigh(x, kept, s, exponent, zero, one)
+        _weigh(x, kept, edge, exponent, zero, one)
     elif x.itemsize == 4 and gamma <= _QUICK:
-        _weigh_powers32(x, kept, s, exponent, work[3], zero, one)
+        _weigh_powers32(x, kept, edge, exponent, work[3], zero, one)
     else:
         for i in range(kept):
             d[i] = x[i]
-        _weigh_powers(x, d, kept, np.float64(s), exponent, powers)
+        weigh_powers(x, d, kept, np.float64(edge), exponent, powers)
     return kept
 
 

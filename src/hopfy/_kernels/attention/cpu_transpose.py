@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hopfy._kernels.attention.cpu_lanes import LANES
+from hopfy._kernels.attention.cpu_lanes import LANES, load_vector, store_vector
 from hopfy._runtime.compilation import part
 
 __all__ = ["turn", "turn_back"]
@@ -49,7 +49,7 @@ def _squares(from_rows):
             lanes = context.make_array(block)(context, builder, arguments[3]).data
             index, count, offset = arguments[1], arguments[2], arguments[4]
             own = context.make_array(factor)(context, builder, arguments[5]).data
-            factors = _load(builder, builder.gep(own, [offset]))
+            factors = load_vector(builder, builder.gep(own, [offset]), _VECTOR)
             constant = lambda value: ir.Constant(index.type, value)  # noqa: E731
             whole = builder.sdiv(count, constant(_SIDE))
             with cgutils.for_range(builder, whole) as loop:
@@ -62,26 +62,16 @@ def _squares(from_rows):
                     in_lane = builder.gep(lanes, [builder.add(lane, offset)])
                     pairs.append((in_row, in_lane))
                 source, target = (0, 1) if from_rows else (1, 0)
-                held = [_load(builder, pair[source]) for pair in pairs]
+                held = [load_vector(builder, pair[source], _VECTOR) for pair in pairs]
                 if not from_rows:
                     held = [builder.fmul(value, factors) for value in held]
                 for value, pair in zip(_turned(builder, held), pairs, strict=True):
-                    _store(builder, value, pair[target])
+                    store_vector(builder, value, pair[target])
             return builder.mul(whole, constant(_SIDE))
 
         return types.intp(*kinds), codegen
 
     return run
-
-
-def _load(builder, pointer):
-    found = builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()))
-    found.align = 4
-    return found
-
-
-def _store(builder, value, pointer):
-    builder.store(value, builder.bitcast(pointer, _VECTOR.as_pointer())).align = 4
 
 
 _from_rows, _to_rows = _squares(True), _squares(False)

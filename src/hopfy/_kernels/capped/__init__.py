@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hopfy._kernels.capped import reference
 from hopfy._kernels.capped.reference import upper_jvp, upper_vjp
-from hopfy._runtime.backends import kernels_for
-from hopfy._runtime.dispatch import records_gradients, values_can_be_read
+from hopfy._kernels.rows.operation import solve_checked, vjp_of
+from hopfy._runtime.dispatch import values_can_be_read
 
 __all__ = ["solve", "upper_jvp", "upper_vjp", "vjp"]
 
@@ -24,11 +24,7 @@ def solve(scores: Tensor, upper: Tensor) -> Tensor:
     A row whose upper bounds add up to less than one is refused where values can be read without
     waiting for a device; elsewhere it takes all of them.
     """
-    kernels = kernels_for("capped", scores)
-    if kernels is reference:
-        _refuse_poor_rows(scores, upper)
-    weights: Tensor = kernels.solve(scores, upper)
-    return weights
+    return solve_checked("capped", scores, upper, reference, _refuse_poor_rows)
 
 
 def _refuse_poor_rows(scores: Tensor, upper: Tensor) -> None:
@@ -44,6 +40,4 @@ def _refuse_poor_rows(scores: Tensor, upper: Tensor) -> None:
 
 def vjp(weights: Tensor, upper: Tensor, cotangent: Tensor) -> Tensor:
     r"""Gradient with respect to the scores: the cotangent, centered over the free entries."""
-    kernels = kernels_for("capped", weights, records_gradients(weights, upper, cotangent))
-    gradient: Tensor = kernels.vjp(weights, upper, cotangent)
-    return gradient
+    return vjp_of("capped", weights, upper, cotangent)

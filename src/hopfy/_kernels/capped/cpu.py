@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from hopfy._kernels.capped.reference import poor_row, tolerance
-from hopfy._kernels.rows.calls import run_backward, run_forward
+from hopfy._kernels.rows.calls import run_backward, run_checked
+from hopfy._kernels.rows.centered import centered
 from hopfy._kernels.rows.scan import (
     LANES,
     PADDING,
@@ -23,7 +24,6 @@ from hopfy._kernels.rows.scan import (
     fill,
     pad,
     short_top,
-    support,
     wide_tops,
 )
 from hopfy._runtime.compilation import inlined, jit, part
@@ -42,15 +42,12 @@ def solve(scores, upper):
     """Weights (..., N) of scores (..., N); ``upper`` broadcasts to the scores."""
     kernel = _short_rows if scores.shape[-1] <= SHORT else _long_rows
     slack = tolerance(scores.dtype, scores.shape[-1])
-    weights, poor_rows = run_forward(kernel, scores, (_table(upper, scores), slack))
-    if max(poor_rows) >= 0:
-        raise poor_row(max(poor_rows))
-    return weights
+    return run_checked(kernel, scores, (_table(upper, scores), slack), poor_row)
 
 
 def vjp(weights, upper, cotangent):
     """Gradient with respect to the scores."""
-    return run_backward(_backward, weights, _table(upper, weights), cotangent)
+    return run_backward(centered, weights, _table(upper, weights), cotangent)
 
 
 def _table(upper, rows):
@@ -372,23 +369,3 @@ def _on_its_piece(row, top, caps, s):
             return following
         s = following
     return s
-
-
-@jit
-def _backward(start, stop, weights, cotangent, upper, gradient):
-    """Rows [start, stop): the cotangent, centered over the free entries."""
-    index = np.empty(weights.shape[1], np.int64)
-    for r in range(start, stop):
-        y, v, out = weights[r], cotangent[r], gradient[r]
-        fill(out, np.nan if y[0] != y[0] else 0.0)
-        bounds = upper[r if upper.shape[0] > 1 else 0]
-        found = support(y, index)
-        total, count = 0.0, np.int64(0)
-        for j in range(found):
-            i = index[j]
-            index[count] = i
-            free = y[i] < bounds[i if bounds.shape[0] > 1 else 0]
-            total += np.float64(v[i]) if free else 0.0
-            count += free
-        for j in range(count):
-            out[index[j]] = v[index[j]] - total / count

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hopfy._kernels.rows.operation import vjp_of
 from hopfy._runtime.backends import kernels_for
-from hopfy._runtime.dispatch import records_gradients
 
 __all__ = ["slope", "solve", "vjp"]
 
@@ -33,9 +33,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     The Jacobian is :math:`J = \mathrm{diag}(g) - g g^\top / \sum g` with :math:`g = p^{2-\alpha}` on
     the support. In differentiable torch operations while autograd records.
     """
-    kernels = kernels_for("entmax", weights, records_gradients(weights, alpha, cotangent))
-    gradient: Tensor = kernels.vjp(weights, alpha, cotangent)
-    return gradient
+    return vjp_of("entmax", weights, alpha, cotangent)
 
 
 def slope(weights: Tensor, alpha: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ def _weigh_concave(d, index, count, s, alpha, out):
         for j in range(count):
             out[index[j]] = 1.0 / count
     elif count > 0:
-        s, count = threshold.cheap_root(d, index, count, s, 1.0, 1.0 / a, 1e-15 / a)
+        s, count = threshold.root(d, index, count, s, 1.0, 1.0 / a, 1e-15 / a, None)
         count = keep_below(d, index, count, s)
         newton_concave(d, index, count, a, out)
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from hopfy._kernels.entropic_ksubsets import reference
 from hopfy._kernels.entropic_ksubsets.reference import slope
 from hopfy._kernels.ksubsets import refuse_short_rows
-from hopfy._runtime.backends import kernels_for
-from hopfy._runtime.dispatch import records_gradients
+from hopfy._kernels.rows.operation import solve_checked, vjp_of
 
 __all__ = ["slope", "solve", "vjp"]
 
@@ -24,11 +23,7 @@ def solve(scores: Tensor, k: Tensor) -> Tensor:
     A row with fewer finite scores than k is refused where values can be read without waiting for a
     device; elsewhere it takes all of them.
     """
-    kernels = kernels_for("entropic_ksubsets", scores)
-    if kernels is reference:
-        refuse_short_rows(scores, k)
-    weights: Tensor = kernels.solve(scores, k)
-    return weights
+    return solve_checked("entropic_ksubsets", scores, k, reference, refuse_short_rows)
 
 
 def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
@@ -36,7 +31,4 @@ def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
 
     :math:`g = y (1 - y)` is the slope of the sigmoid.
     """
-    recorded = records_gradients(weights, k, cotangent)
-    kernels = kernels_for("entropic_ksubsets", weights, recorded)
-    gradient: Tensor = kernels.vjp(weights, k, cotangent)
-    return gradient
+    return vjp_of("entropic_ksubsets", weights, k, cotangent)

@@ -17,7 +17,7 @@ from numba.extending import overload
 
 from hopfy._kernels.ksubsets.reference import short_row
 from hopfy._kernels.rows.bits import as_float
-from hopfy._kernels.rows.calls import per_row, run_backward, run_forward
+from hopfy._kernels.rows.calls import per_row, run_backward, run_checked
 from hopfy._kernels.rows.powers import exp_of
 from hopfy._kernels.rows.scan import LANES, fill, short_top, wide_tops
 from hopfy._runtime.compilation import inlined, jit, part
@@ -37,10 +37,7 @@ _ONE, _LOWEST, _ZERO = np.float32(1.0), np.float32(-87.0), np.float32(0.0)
 
 def solve(scores, k):
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
-    weights, short_rows = run_forward(_rows, scores, per_row(k, scores))
-    if max(short_rows) >= 0:
-        raise short_row(max(short_rows))
-    return weights
+    return run_checked(_rows, scores, per_row(k, scores), short_row)
 
 
 def vjp(weights, k, cotangent):

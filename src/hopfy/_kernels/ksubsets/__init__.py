@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hopfy._kernels.ksubsets import reference
 from hopfy._kernels.ksubsets.reference import slope
-from hopfy._runtime.backends import kernels_for
-from hopfy._runtime.dispatch import records_gradients, values_can_be_read
+from hopfy._kernels.rows.operation import solve_checked, vjp_of
+from hopfy._runtime.dispatch import values_can_be_read
 
 __all__ = ["refuse_short_rows", "slope", "solve", "vjp"]
 
@@ -25,11 +25,7 @@ def solve(scores: Tensor, k: Tensor) -> Tensor:
     A row with fewer finite scores than k is refused where values can be read without waiting for a
     device; elsewhere it takes all of them.
     """
-    kernels = kernels_for("ksubsets", scores)
-    if kernels is reference:
-        refuse_short_rows(scores, k)
-    weights: Tensor = kernels.solve(scores, k)
-    return weights
+    return solve_checked("ksubsets", scores, k, reference, refuse_short_rows)
 
 
 def refuse_short_rows(scores: Tensor, k: Tensor) -> None:
@@ -48,6 +44,4 @@ def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:
     Between 0 and 1 the map is :math:`\theta - \tau` with one shared :math:`\tau`, so the Jacobian
     centers the cotangent over those entries; elsewhere it is zero.
     """
-    kernels = kernels_for("ksubsets", weights, records_gradients(weights, k, cotangent))
-    gradient: Tensor = kernels.vjp(weights, k, cotangent)
-    return gradient
+    return vjp_of("ksubsets", weights, k, cotangent)

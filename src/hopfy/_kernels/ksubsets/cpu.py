@@ -8,7 +8,8 @@ import math
 import numpy as np
 
 from hopfy._kernels.ksubsets.reference import short_row
-from hopfy._kernels.rows.calls import per_row, run_backward, run_forward
+from hopfy._kernels.rows.calls import per_row, run_backward, run_checked
+from hopfy._kernels.rows.centered import centered
 from hopfy._kernels.rows.quickselect import kth_smallest
 from hopfy._kernels.rows.scan import (
     LANES,
@@ -18,7 +19,6 @@ from hopfy._kernels.rows.scan import (
     gather_near,
     pad,
     short_top,
-    support,
     wide_tops,
 )
 from hopfy._runtime.compilation import jit, part
@@ -32,15 +32,13 @@ _STEPS = 200  # the root search needs about five
 def solve(scores, k):
     """Weights (..., N) of scores (..., N); ``k`` is 0-d or (..., 1)."""
     kernel = _short_rows if scores.shape[-1] <= SHORT else _long_rows
-    weights, short_rows = run_forward(kernel, scores, per_row(k, scores))
-    if max(short_rows) >= 0:
-        raise short_row(max(short_rows))
-    return weights
+    return run_checked(kernel, scores, per_row(k, scores), short_row)
 
 
 def vjp(weights, k, cotangent):
     """Gradient with respect to the scores."""
-    return run_backward(_backward, weights, per_row(k, weights), cotangent)
+    one = weights.new_ones(1, 1).numpy()  # the upper bound of all entries
+    return run_backward(centered, weights, one, cotangent)
 
 
 @jit
@@ -155,22 +153,3 @@ def threshold_of(d, padded, k, low, high):
             return tau
         tau = candidate
     return tau
-
-
-@jit
-def _backward(start, stop, weights, cotangent, k, gradient):
-    """Rows [start, stop): the cotangent, centered over the entries strictly between 0 and 1."""
-    index = np.empty(weights.shape[1], np.int64)
-    for r in range(start, stop):
-        y, v, out = weights[r], cotangent[r], gradient[r]
-        fill(out, np.nan if y[0] != y[0] else 0.0)
-        found = support(y, index)
-        total, count = 0.0, np.int64(0)
-        for j in range(found):
-            i = index[j]
-            index[count] = i
-            between = y[i] < 1.0
-            total += np.float64(v[i]) if between else 0.0
-            count += between
-        for j in range(count):
-            out[index[j]] = v[index[j]] - total / count

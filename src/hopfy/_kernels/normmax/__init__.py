@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hopfy._kernels.normmax.reference import logarithms
+from hopfy._kernels.rows.operation import vjp_of
 from hopfy._runtime.backends import kernels_for
-from hopfy._runtime.dispatch import records_gradients
 
 __all__ = ["slope", "solve", "vjp"]
 
@@ -34,9 +34,7 @@ def vjp(weights: Tensor, alpha: Tensor, cotangent: Tensor) -> Tensor:
     on the support, :math:`J = (I - y 1^\top)\, \mathrm{diag}(\kappa)\, (I - 1 y^\top)`. In
     differentiable torch operations while autograd records.
     """
-    kernels = kernels_for("normmax", weights, records_gradients(weights, alpha, cotangent))
-    gradient: Tensor = kernels.vjp(weights, alpha, cotangent)
-    return gradient
+    return vjp_of("normmax", weights, alpha, cotangent)
 
 
 def slope(weights: Tensor, alpha: Tensor) -> Tensor:

@@ -5,29 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hopfy._kernels.oracles.present import present_rows
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["best_assignment"]
-
-
-@part
-def _present(scores, rows, columns):
-    """The rows and the columns with at least one finite score."""
-    m, n = scores.shape
-    count, width = 0, 0
-    for i in range(m):
-        for j in range(n):
-            if scores[i, j] > -np.inf:
-                rows[count] = i
-                count += 1
-                break
-    for j in range(n):
-        for i in range(m):
-            if scores[i, j] > -np.inf:
-                columns[width] = j
-                width += 1
-                break
-    return count, width
 
 
 @part
@@ -113,7 +94,7 @@ def best_assignment(begin, stop, scores, bits):
     m, n = scores.shape[1], scores.shape[2]
     rows, columns, owner = np.empty(m, np.int64), np.empty(n, np.int64), np.empty(m + n, np.int64)
     for r in range(begin, stop):
-        count, width = _present(scores[r], rows, columns)
+        count, width = present_rows(scores[r], rows), present_rows(scores[r].T, columns)
         turned = count > width
         cost = np.empty((min(count, width), max(count, width)))
         for a in range(count):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hopfy._kernels.oracles.present import present_rows
 from hopfy._runtime.compilation import jit, part
 
 __all__ = ["best_arborescence", "best_projective"]
@@ -19,14 +20,7 @@ __all__ = ["best_arborescence", "best_projective"]
 @part
 def _gather(scores, words, arcs):
     """Scores of the present words as ``arcs[dependent, head]``, words from 1, the root at 0."""
-    n = scores.shape[0]
-    count = 0
-    for i in range(n):
-        for j in range(n):
-            if scores[i, j] > -np.inf:
-                words[count] = i
-                count += 1
-                break
+    count = present_rows(scores, words)
     for a in range(count + 1):
         for b in range(count + 1):
             arcs[a, b] = -np.inf

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hopfy._runtime.threads import over_rows
 
-__all__ = ["per_row", "run_backward", "run_forward"]
+__all__ = ["per_row", "run_backward", "run_checked", "run_forward"]
 
 _BITS = {torch.float32: np.int32, torch.float64: np.int64}
 
@@ -39,6 +39,16 @@ def run_forward(
         weights.numpy().reshape(rows, size),
     )
     return weights, returned
+
+
+def run_checked(
+    kernel: Callable[..., Any], scores: Tensor, parameter: Any, refusal: Callable[[int], Exception]
+) -> Tensor:
+    """The weights of `run_forward`; the kernel returns the last row that has no solution, or -1."""
+    weights, refused = run_forward(kernel, scores, parameter)
+    if max(refused) >= 0:
+        raise refusal(max(refused))
+    return weights
 
 
 def run_backward(

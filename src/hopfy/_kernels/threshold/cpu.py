@@ -12,10 +12,10 @@ from compiled code:
 * ``near_candidates(row, bits, margin, d, index)`` and, for rows of more than SHORT entries,
   ``far_candidates(row, bits, margin, lanes, d, index)``: the entries that can have weight, and an
   upper bound of S;
-* ``cheap_root(d, index, count, s, gamma, margin, settled)``: S for :math:`\gamma` 1 or 2, from an
-  upper bound, and ``cheap_step(d, padded, s, gamma, margin)``, one Newton step;
-* ``root(d, index, count, s, gamma, margin, settled, powers)`` and
-  ``step(d, padded, s, gamma, margin, powers)``: the same for other :math:`\gamma > 1`.
+* ``root(d, index, count, s, gamma, margin, settled, powers)``: S, from an upper bound;
+* ``cheap_step(d, padded, s, gamma, margin)``: one Newton step for :math:`\gamma` 1 or 2, and
+  ``step(d, padded, s, gamma, margin, powers)``: the same for any :math:`\gamma \ge 1`;
+* ``bounding_power(gamma)`` and ``bounding_step(d, count, s, power)``: steps to an upper bound of S.
 
 ``d`` has room for PADDING infinities after its ``count`` distances (`rows.scan.pad`). Pass counts as
 int64 (``x.shape[0]``, not a constant): numba compiles a function anew for literal integers.
@@ -44,11 +44,13 @@ from hopfy._runtime.compilation import inlined, jit, part
 
 __all__ = [
     "SHORT",
-    "cheap_root",
+    "bounding_power",
+    "bounding_step",
     "cheap_step",
     "far_candidates",
     "near_candidates",
     "root",
+    "settled_at",
     "short_rows",
     "solve",
     "step",
@@ -88,7 +90,7 @@ def short_rows(start, stop, scores, bits, equation, weights):
     gamma, margin, exponent = equation[0, 0], equation[0, 1], equation[0, 2]
     size = scores.shape[1]
     d = np.empty(size + PADDING, scores.dtype)
-    settled = _settled(scores, gamma) * margin
+    settled = settled_at(scores, gamma) * margin
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         top, spoiled = short_top(bits[r])
@@ -126,7 +128,7 @@ def _long_rows(start, stop, scores, bits, equation, weights):
     d, lanes = np.empty(size + PADDING), np.empty(LANES)
     index = np.empty(size + PADDING, np.int64)
     reach = np.float64(scores.dtype.type(margin))  # see `_reach`
-    settled = _settled(scores, gamma) * margin
+    settled = settled_at(scores, gamma) * margin
     for r in range(start, stop):
         row, out = scores[r], weights[r]
         top, spoiled = wide_tops(bits[r], lanes)
@@ -138,7 +140,7 @@ def _long_rows(start, stop, scores, bits, equation, weights):
             bound = cheap_step(lanes, lanes.shape[0], s, gamma, margin) * (1.0 + 1e-9)
             s = bound if bound < s else s
         count = collect(row, np.float64(top), s, d, index)
-        s, count = cheap_root(d, index, count, s, gamma, margin, settled)
+        s, count = root(d, index, count, s, gamma, margin, settled, None)
         padded = pad(d, count)
         total = 0.0
         for j in range(padded):
@@ -152,7 +154,7 @@ def _long_rows(start, stop, scores, bits, equation, weights):
 
 
 @inlined
-def _settled(scores, gamma):
+def settled_at(scores, gamma):
     """The step, in margins, after which another one would not show in the row's dtype."""
     single = scores.itemsize == 4
     if gamma == 1.0:  # piecewise linear: the steps end by themselves
@@ -172,23 +174,6 @@ def _parts_within(top, lanes, s):
         lanes[j] = top - lanes[j]
         near += np.int64(lanes[j] < s)
     return near
-
-
-@part
-def cheap_root(d, index, count, s, gamma, margin, settled):
-    """`root` for gamma 1 or 2."""
-    padded = pad(d, count)
-    for trial in range(_STEPS):
-        lower = cheap_step(d, padded, s, gamma, margin)
-        if not lower < s:
-            break
-        change, s = s - lower, lower
-        if change < settled:
-            break
-        if trial < 2 and count > _MANY:
-            count = keep_below(d, index, count, s)
-            padded = pad(d, count)
-    return s, count
 
 
 @part
@@ -227,7 +212,7 @@ def _any_short_rows(start, stop, scores, bits, equation, weights):
         if gamma != gamma:
             continue
         count, s = near_candidates(scores[r], bits[r], margin, d, index)
-        settled = _settled(scores, gamma) * margin
+        settled = settled_at(scores, gamma) * margin
         _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, weights[r])
 
 
@@ -250,7 +235,7 @@ def _any_long_rows(start, stop, scores, bits, equation, weights):
                 bound = step(lanes, lanes.shape[0], s, gamma, margin, powers) * (1.0 + 1e-9)
                 s = bound if _SMALLEST < bound < s else s
             count = collect(row, np.float64(top), s, d, index)
-        settled = _settled(scores, gamma) * margin
+        settled = settled_at(scores, gamma) * margin
         _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, weights[r])
 
 
@@ -317,12 +302,16 @@ def _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, out):
 def root(d, index, count, s, gamma, margin, settled, powers):
     """Root S of the threshold equation for gamma >= 1, from an upper bound of it; also the count.
 
-    Newton from the right, see `step`. As S only moves down, candidates that fall outside can be
-    dropped for good. Convergence is quadratic: a step below ``settled`` is the last.
+    Newton from the right, by `step`, or by `cheap_step` if ``powers`` is None. As S only moves down,
+    candidates that fall outside can be dropped for good. Convergence is quadratic: a step below
+    ``settled`` is the last.
     """
     padded = pad(d, count)
     for trial in range(_STEPS):
-        lower = step(d, padded, s, gamma, margin, powers)
+        if powers is None:
+            lower = cheap_step(d, padded, s, gamma, margin)
+        else:
+            lower = step(d, padded, s, gamma, margin, powers)
         if not lower < s:
             break
         change, s = s - lower, lower
@@ -337,6 +326,8 @@ def root(d, index, count, s, gamma, margin, settled, powers):
 @part
 def step(d, padded, s, gamma, margin, powers):
     r"""One step for :math:`\|(S - d)_+\|_\gamma = m`: the norm is convex and nearly linear in S."""
+    if gamma == 1.0 or gamma == 2.0:
+        return cheap_step(d, padded, s, gamma, margin)
     if gamma == 4.0:
         return _fourth_step(d, padded, s, margin)
     first, total = 0.0, 0.0
@@ -358,15 +349,57 @@ def step(d, padded, s, gamma, margin, powers):
 
 @part
 def _fourth_step(d, padded, s, margin):
-    """`step` for gamma = 4."""
-    first, total = 0.0, 0.0
+    """`step` for gamma = 4, in the dtype of ``d``."""
+    edge, zero = d.dtype.type(s), d.dtype.type(0.0)
+    first, total = zero, zero
     for j in range(padded):
-        u = s - d[j]
-        u = u if u > 0.0 else 0.0
+        u = edge - d[j]
+        u = u if u > zero else zero
         first += u * u * u
         total += (u * u) * (u * u)
-    half = math.sqrt(total)
-    return s - (total - margin * half * math.sqrt(half)) / first
+    half = math.sqrt(np.float64(total))
+    return s - (np.float64(total) - margin * half * math.sqrt(half)) / np.float64(first)
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+@part
+def bounding_power(gamma):
+    """An exponent of at least gamma whose powers are cheap; 0 if there is none.
+
+    A larger exponent raises the root, so that it gives an upper bound.
+    """
+    if gamma <= 1.0:
+        return 1
+    if gamma <= 2.0:
+        return 2
+    if gamma <= 4.0:
+        return 4
+    return 16 if gamma <= 16.0 else 0
+
+
+@part
+def bounding_step(d, count, s, power):
+    """One step for ``sum((S - d)_+ ** power) = 1``, in the dtype of ``d``; power 1, 2, 4 or 16."""
+    if power <= 2:
+        lower = cheap_step(d, count, s, np.float64(power), 1.0)
+    elif power == 4:
+        lower = _fourth_step(d, count, s, 1.0)
+    else:
+        edge, zero = d.dtype.type(s), d.dtype.type(0.0)
+        first, total = zero, zero
+        for j in range(count):
+            u = edge - d[j]
+            u = u if u > zero else zero
+            second = u * u
+            fourth = second * second
+            eighth = fourth * fourth
+            first += u * second * fourth * eighth
+            total += eighth * eighth
+        whole = np.float64(total)
+        lower = s - (whole - whole ** (1.0 - 1.0 / 16.0)) / np.float64(first)
+    return lower if lower < s else s
 
 
 @inlined
