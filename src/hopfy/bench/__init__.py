@@ -17,7 +17,7 @@ from hopfy.bench._first_call import bench_first_call
 from hopfy.bench._gpu import bench_gpu
 from hopfy.bench._gpu import table_of as to_paste
 from hopfy.bench._layers import rows as _layers
-from hopfy.bench._maps import bench_maps
+from hopfy.bench._maps import MAP_PARTS, bench_maps
 from hopfy.bench._memory import bench_memory
 from hopfy.bench._mil import bench_mil
 from hopfy.bench._rationale import bench_rationale
@@ -48,5 +48,7 @@ SUBJECTS: dict[str, Callable[[Callable[[str], None]], list[Any]]] = {
 NEED_A_GPU = ("gpu",)
 # Subjects that can run in parts, each named "subject/part".
 PARTS: dict[str, Callable[[], list[Any]]] = {
-    f"attention/{name}": part for name, part in ATTENTION_PARTS.items()
+    f"{subject}/{name}": part
+    for subject, parts in (("attention", ATTENTION_PARTS), ("maps", MAP_PARTS))
+    for name, part in parts.items()
 }

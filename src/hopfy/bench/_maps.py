@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ import hopfy
 from hopfy import functional as F
 from hopfy.bench._timing import best_times, geometric_mean
 
-__all__ = ["MapRow", "bench_maps"]
+__all__ = ["MAP_PARTS", "MapRow", "bench_maps"]
 
 SHAPES = [(4096, 64), (2048, 512), (512, 4096), (128, 60_000)]
 SCALES = [1.0, 3.0]
@@ -36,37 +36,46 @@ class MapRow:
 
 def bench_maps(progress: Callable[[str], None] = lambda _: None) -> list[MapRow]:
     """Measure every map on every shape; the answers are checked first."""
-    return [_bench_one(name, ours, theirs, progress) for name, ours, theirs in _contestants()]
+    return [_bench_one(one, progress) for one in _contestants()]
 
 
-def _contestants() -> Iterator[tuple[str, Map, Map | None]]:
-    try:
-        import entmax as package
-    except ImportError:
-        package = None
-    theirs: Any = package
+class _Contestant(NamedTuple):
+    """A map, and its function in the package ``entmax`` with that function's options."""
 
-    def other(name: str, **options: Any) -> Map | None:
-        return partial(getattr(theirs, name), dim=-1, **options) if package else None
+    name: str
+    ours: Map
+    theirs: str | None = None
+    options: dict[str, float] = {}  # noqa: RUF012
 
-    yield "sparsemax", F.sparsemax, other("sparsemax")
-    yield "entmax 1.5", partial(F.entmax, alpha=1.5), other("entmax15")
+    def other(self) -> Map | None:
+        """The package's function, if there is one and the package is installed."""
+        if self.theirs is None:
+            return None
+        try:
+            import entmax as package
+        except ImportError:
+            return None
+        return partial(getattr(package, self.theirs), dim=-1, **self.options)
+
+
+def _contestants() -> Iterator[_Contestant]:
+    yield _Contestant("sparsemax", F.sparsemax, "sparsemax")
+    yield _Contestant("entmax 1.5", partial(F.entmax, alpha=1.5), "entmax15")
     for alpha in (1.25, 1.75, 3.0):
-        yield (
-            f"entmax {alpha:g}",
-            partial(F.entmax, alpha=alpha),
-            other("entmax_bisect", alpha=alpha),
-        )
+        own = partial(F.entmax, alpha=alpha)
+        yield _Contestant(f"entmax {alpha:g}", own, "entmax_bisect", {"alpha": alpha})
     for alpha in (2.0, 5.0):
-        ours = partial(F.normmax, alpha=alpha)
-        yield f"normmax {alpha:g}", ours, other("normmax_bisect", alpha=alpha)
+        own = partial(F.normmax, alpha=alpha)
+        yield _Contestant(f"normmax {alpha:g}", own, "normmax_bisect", {"alpha": alpha})
     for k in (2, 8):
-        yield f"ksubsets {k}", partial(F.ksubsets, k=k), other("budget_bisect", budget=k)
+        own = partial(F.ksubsets, k=k)
+        yield _Contestant(f"ksubsets {k}", own, "budget_bisect", {"budget": k})
     for k in (2, 8):
-        yield f"entropic ksubsets {k}", partial(F.entropic_ksubsets, k=k), None
+        yield _Contestant(f"entropic ksubsets {k}", partial(F.entropic_ksubsets, k=k))
     for upper in (0.5, 0.1):
-        yield f"capped sparsemax {upper:g}", partial(F.capped_sparsemax, upper=upper), None
-    yield "capped sparsemax, bounds of entries", _capped_by_entries, None
+        own = partial(F.capped_sparsemax, upper=upper)
+        yield _Contestant(f"capped sparsemax {upper:g}", own)
+    yield _Contestant("capped sparsemax, bounds of entries", _capped_by_entries)
 
 
 def _capped_by_entries(scores: Tensor) -> Tensor:
@@ -75,7 +84,8 @@ def _capped_by_entries(scores: Tensor) -> Tensor:
     return F.capped_sparsemax(scores, 0.2 * bounds + 0.02)
 
 
-def _bench_one(name: str, ours: Map, theirs: Map | None, progress: Callable[[str], None]) -> MapRow:
+def _bench_one(one: _Contestant, progress: Callable[[str], None] = lambda _: None) -> MapRow:
+    name, ours, theirs = one.name, one.ours, one.other()
     forward, both, faster, errors = [], [], [], []
     for rows, size in SHAPES:
         for scale in SCALES:
@@ -125,3 +135,12 @@ def _forward_backward_ratio(ours: Map, scores: Tensor) -> float:
         {"softmax": lambda: run(partial(torch.softmax, dim=-1)), "ours": lambda: run(ours)}
     )
     return times["ours"] / times["softmax"]
+
+
+def _part(one: _Contestant) -> list[MapRow]:
+    return [_bench_one(one)]
+
+
+MAP_PARTS = {
+    one.name.replace(",", "").replace(" ", "-"): partial(_part, one) for one in _contestants()
+}
