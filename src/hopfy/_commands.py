@@ -96,7 +96,7 @@ def _about(
 
 @app.command("warm-up")
 def warm_up() -> None:
-    """Compile everything ahead of its first use, for images, clusters and impatient people."""
+    """Compile everything ahead of its first use, for container images and clusters."""
     from hopfy._warm_up import warm_up
 
     with ShownStatus(console, "compiling") as status:
@@ -151,7 +151,7 @@ def explore(
     ] = 5006,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Play with maps, memories, digits, attention and rationales in the browser."""
+    """Explore maps, memories, digits, attention and rationales in the browser."""
     from hopfy.app import explore
 
     try:

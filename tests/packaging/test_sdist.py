@@ -14,7 +14,7 @@ pytest.importorskip("hatchling")
 tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of pyproject.toml")
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("src", "tests", "docs", "examples", "benchmarks")
+PARTS = ("src", "tests", "docs", "examples", "benchmarks", ".github")
 
 
 @pytest.fixture(scope="module")

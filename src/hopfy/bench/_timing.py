@@ -44,7 +44,7 @@ def best_times(
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The mean that ratios deserve."""
+    """The geometric mean, which treats a ratio and its inverse alike."""
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 

@@ -16,7 +16,6 @@ import torch
 
 from hopfy._kernels.capped.reference import poor_row, tolerance
 from hopfy._kernels.rows.calls import run_backward, run_checked
-from hopfy._kernels.rows.centered import centered
 from hopfy._kernels.rows.scan import (
     LANES,
     PADDING,
@@ -24,11 +23,12 @@ from hopfy._kernels.rows.scan import (
     fill,
     pad,
     short_top,
+    support,
     wide_tops,
 )
 from hopfy._runtime.compilation import inlined, jit, part
 
-__all__ = ["solve", "vjp"]
+__all__ = ["centered", "solve", "vjp"]
 
 SHORT = 128  # in rows up to this size every entry is a candidate
 _STEPS = 200  # the root search needs about five
@@ -369,3 +369,26 @@ def _on_its_piece(row, top, caps, s):
             return following
         s = following
     return s
+
+
+@jit
+def centered(start, stop, weights, cotangent, upper, gradient):
+    """Rows [start, stop): the cotangent, centered over the free entries, 0 < weight < upper bound.
+
+    ``upper`` is (1 or rows, 1 or N).
+    """
+    index = np.empty(weights.shape[1], np.int64)
+    for r in range(start, stop):
+        y, v, out = weights[r], cotangent[r], gradient[r]
+        fill(out, np.nan if y[0] != y[0] else 0.0)
+        bounds = upper[r if upper.shape[0] > 1 else 0]
+        found = support(y, index)
+        total, count = 0.0, np.int64(0)
+        for j in range(found):
+            i = index[j]
+            index[count] = i
+            free = y[i] < bounds[i if bounds.shape[0] > 1 else 0]
+            total += np.float64(v[i]) if free else 0.0
+            count += free
+        for j in range(count):
+            out[index[j]] = v[index[j]] - total / count

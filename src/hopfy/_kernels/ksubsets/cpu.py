@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from hopfy._kernels.capped.cpu import centered
 from hopfy._kernels.ksubsets.reference import short_row
 from hopfy._kernels.rows.calls import per_row, run_backward, run_checked
-from hopfy._kernels.rows.centered import centered
 from hopfy._kernels.rows.quickselect import kth_smallest
 from hopfy._kernels.rows.scan import (
     LANES,
