@@ -141,7 +141,9 @@ def _others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _fields(row: Any) -> dict[str, Any]:
-    return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row._asdict())
+    """The fields of a row by name; what was not measured, NaN, is None, as JSON has no NaN."""
+    plain = asdict(row) if is_dataclass(row) and not isinstance(row, type) else row._asdict()
+    return {name: None if value != value else value for name, value in plain.items()}
 
 
 @app.command()
