@@ -128,7 +128,7 @@ def _root(x, d, column, count, s, gamma, powers, quick):
     if gamma == 1.0 or gamma == 2.0:
         return root(x, column, count, s, gamma, 1.0, settled_at(x, gamma), None)
     if x.itemsize == 4 and gamma <= _QUICK:
-        return np.float64(_root32(x, count, s, gamma, 1e-6, quick)), count
+        return np.float64(_root32(x, count, x.dtype.type(s), gamma, 1e-6, quick)), count
     for i in range(count):
         d[i] = x[i]
     settled = 1e-6 if x.itemsize == 4 else 1e-13
