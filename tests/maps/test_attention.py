@@ -397,6 +397,20 @@ def test_forward_mode_agrees_with_backward(omega: str) -> None:
 
 
 @every_omega
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_many_cotangents_at_once(omega: str, m: int) -> None:
+    q, k, v = (x.detach() for x in inputs(b=1, hq=2, h=2, m=m, n=5, e=4))
+    whole, rows = (
+        torch.autograd.functional.jacobian(
+            lambda *x: F.attention(*x, omega=omega), (q, k, v), vectorize=vectorize
+        )
+        for vectorize in (True, False)
+    )
+    torch.testing.assert_close(whole, rows)
+
+
+@every_omega
 def test_vmap_equals_a_batch(omega: str) -> None:
     data = [x.detach() for x in inputs(b=3, hq=2, h=2)]
     each = torch.vmap(lambda q, k, v: F.attention(q, k, v, is_causal=True, omega=omega))

@@ -161,3 +161,14 @@ def test_numbers_first_seen_inside_a_transform(number, transform: str) -> None:
     torch.testing.assert_close(
         torch.func.grad(loss)(scores.detach()), torch.autograd.grad(loss(scores), scores)[0]
     )
+
+
+@every_map
+def test_many_cotangents_at_once(map: Map) -> None:
+    """``torch.autograd.grad(is_grads_batched=True)``, by which torch computes whole Jacobians."""
+    scores = torch.randn(3, 5, dtype=torch.float64)
+    whole, rows = (
+        torch.autograd.functional.jacobian(map, scores, vectorize=vectorize)
+        for vectorize in (True, False)
+    )
+    torch.testing.assert_close(whole, rows)

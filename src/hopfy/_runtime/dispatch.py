@@ -9,7 +9,11 @@ import sys
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    is_legacy_batchedtensor,
+)
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -18,6 +22,7 @@ __all__ = [
     "forward_mode_is_active",
     "has_plain_memory",
     "has_values",
+    "is_batched",
     "is_compiling",
     "is_tracing",
     "records_gradients",
@@ -66,6 +71,14 @@ def forward_mode_is_active() -> bool:
 def records_gradients(*tensors: Tensor) -> bool:
     """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def is_batched(tensor: Tensor | None) -> bool:
+    """Whether it stands for many tensors: a cotangent of ``torch.autograd.grad(is_grads_batched=True)``.
+
+    Such a call is no transform of `torch.func`, and its tensors look like any others.
+    """
+    return tensor is not None and is_legacy_batchedtensor(tensor)
 
 
 def has_plain_memory(tensor: Tensor) -> bool:

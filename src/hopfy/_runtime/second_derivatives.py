@@ -23,7 +23,7 @@ def recorded_gradients(
     """
     with torch.enable_grad():
         views = [x.view_as(x) for x in inputs]
-        output = function(*views).view_as(cotangent)
+        output = function(*views).view(cotangent.shape)
     wanted = [x for x, need in zip(views, needed, strict=True) if need]
     found = iter(torch.autograd.grad(output, wanted, cotangent, create_graph=True))
     return [next(found) if need else None for need in needed]

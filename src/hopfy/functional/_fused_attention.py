@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import constant
 from hopfy._kernels import attention as kernel
-from hopfy._runtime.dispatch import is_compiling
+from hopfy._runtime.dispatch import is_batched, is_compiling
 from hopfy._runtime.second_derivatives import recorded_gradients
 from hopfy.functional._attention_inputs import Inputs
 from hopfy.functional._attention_op import attention_op, dense_weights
@@ -156,7 +156,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         query, key, value, parameter = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3]
-        if torch.is_grad_enabled():  # someone differentiates twice: let torch record the way
+        if torch.is_grad_enabled() or is_batched(cotangent):  # plain operations can do both
             return *_recorded(ctx, query, key, value, parameter, cotangent), None
         q, k, v = (x.contiguous() for x in ctx.call.grouped(query, key, value))
         outside = cotangent.reshape(*q.shape[:2], v.shape[2]).contiguous()

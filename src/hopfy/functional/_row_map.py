@@ -16,6 +16,7 @@ from hopfy._runtime.backends import chosen_backend, use_backend
 from hopfy._runtime.dispatch import (
     forward_mode_is_active,
     has_values,
+    is_batched,
     is_compiling,
     is_tracing,
     records_gradients,
@@ -97,7 +98,8 @@ def _eager_function(row_map: RowMap) -> Any:
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> Any:
             needed = ctx.needs_input_grad[1:]
-            with use_backend(ctx.backend):
+            many = any(map(is_batched, cotangents))  # compiled loops cannot read these
+            with use_backend("reference" if many else ctx.backend):
                 found = row_map.vjp(ctx.saved_tensors, cotangents, needed, ctx.memo)
                 return None, *_summed(found, ctx.layouts)
 
