@@ -280,6 +280,17 @@ def test_any_leading_shape_and_broadcast_keys() -> None:
 
 
 @every_omega
+@pytest.mark.parametrize("m", [1, 6])
+def test_tensors_without_values_have_shapes(omega: str, m: int) -> None:
+    data = [x.detach().to("meta") for x in inputs(m=m)]
+    output = F.attention(*data, enable_gqa=True, omega=omega)
+    assert output.shape == (2, 4, m, 3)
+    assert output.device.type == "meta"
+    same = data[1][:, :, :m]
+    assert F.attention(same, data[1], data[1], omega=omega).shape == (2, 2, m, 4)
+
+
+@every_omega
 def test_empty(omega: str) -> None:
     for m, n in ((0, 4), (4, 0), (0, 0)):
         data = inputs(m=m, n=n)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "leaves_autocast", "outside_autocast"]
+__all__ = ["autocast_is_on", "full_precision", "leaves_autocast", "outside_autocast"]
 
 
 def full_precision(tensor: Tensor) -> bool:
@@ -39,11 +39,16 @@ def outside_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 
     A backward pass needs it, too: whoever calls ``backward()`` may have autocast on.
     """
+    if not autocast_is_on(tensor):
+        return nullcontext()
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def autocast_is_on(tensor: Tensor) -> bool:
+    """Whether products on the tensor's device are cast; on some devices, such as meta, they never are."""
+    if tensor.is_cpu:
+        return torch.is_autocast_enabled("cpu")
     device = tensor.device.type
-    return torch.autocast(device, enabled=False) if _is_on(device) else nullcontext()
-
-
-def _is_on(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 

@@ -13,7 +13,7 @@ from hopfy._facts import named
 from hopfy._kernels import attention as kernel
 from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
 from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling, records_gradients
-from hopfy._runtime.precision import outside_autocast
+from hopfy._runtime.precision import autocast_is_on, outside_autocast
 from hopfy.functional._attention_inputs import Inputs, as_inputs, fit_at_a_glance
 from hopfy.functional._fused_attention import fused, traced
 from hopfy.functional._softmax_attention import sdpa, torch_attention
@@ -112,16 +112,16 @@ def _is_common(query: Tensor, key: Tensor, value: Tensor) -> bool:
         fit_at_a_glance(query, key, value)
         and ((dtype := query.dtype) is torch.float32 or dtype is torch.float64)
         and key.shape[-2] > 0
-        and not torch.is_autocast_enabled("cpu" if query.is_cpu else query.device.type)
+        and not autocast_is_on(query)
     )
 
 
 def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
     """`attention` on checked inputs; the weights are None unless they are needed."""
     omega = as_map(omega)
-    device, dtype = inputs.query.device.type, inputs.query.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = inputs.query.dtype
+    if autocast_is_on(inputs.query):
+        dtype = torch.get_autocast_dtype(inputs.query.device.type)
     with outside_autocast(inputs.query):
         output, weights = _attended(inputs.widened(), omega, need_weights)
     if output.dtype is not dtype:

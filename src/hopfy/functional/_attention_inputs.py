@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hopfy._checks import values_can_be_read
+from hopfy._runtime.precision import autocast_is_on
 
 __all__ = ["Inputs", "as_inputs", "fit_at_a_glance"]
 
@@ -147,9 +148,7 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
             raise ValueError(
                 f"expected {name} of shape (..., length, features), got {tuple(x.shape)}."
             )
-    same_dtype = query.dtype == key.dtype == value.dtype or torch.is_autocast_enabled(
-        query.device.type
-    )
+    same_dtype = query.dtype == key.dtype == value.dtype or autocast_is_on(query)
     if not same_dtype or not query.device == key.device == value.device:
         came = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in named)
         raise TypeError(f"expected query, key and value of one dtype and device, got {came}.")
