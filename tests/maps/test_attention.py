@@ -280,6 +280,26 @@ def test_any_leading_shape_and_broadcast_keys() -> None:
 
 
 @every_omega
+@pytest.mark.parametrize("e", [3, 4])
+@pytest.mark.parametrize("restriction", ["causal", "mask", "bias"])
+def test_a_scale_of_zero_weighs_all_visible_keys_alike(
+    omega: str, e: int, restriction: str
+) -> None:
+    data = inputs(hq=2, h=2, m=5, n=5, e=e)
+    mask = causal(5, 5)
+    argument = {
+        "causal": None,
+        "mask": mask,
+        "bias": torch.zeros(5, 5, dtype=torch.float64).masked_fill(~mask, -torch.inf),
+    }[restriction]
+    output = F.attention(*data, argument, is_causal=restriction == "causal", scale=0.0, omega=omega)
+    counts = torch.arange(1, 6, dtype=torch.float64)[:, None]
+    mean = data[2].cumsum(2) / counts
+    total = counts.clamp_max(3) if omega == "3-subsets" else 1.0
+    torch.testing.assert_close(output, mean * total)
+
+
+@every_omega
 @pytest.mark.parametrize("m", [1, 6])
 def test_tensors_without_values_have_shapes(omega: str, m: int) -> None:
     data = [x.detach().to("meta") for x in inputs(m=m)]

@@ -44,9 +44,10 @@ def torch_attention(
     """Torch's own attention, with the derivatives that its fused kernels lack.
 
     These are those in forward mode, and second ones. The gradients keep their digits if
-    `torch.autocast` is on in the backward pass.
+    `torch.autocast` is on in the backward pass. With a scale of 0 a fused kernel gives NaN where
+    keys are hidden (it multiplies -inf by 0); plain operations do not.
     """
-    if forward_mode_is_active() or transforms_differentiate():
+    if scale == 0 or forward_mode_is_active() or transforms_differentiate():
         return _by_plain_operations(query, key, value, mask, dropout, causal, scale)
     if not _is_recorded(query, key, value) or dropout or (mask is not None and mask.requires_grad):
         return _torch_sdpa(query, key, value, mask, dropout, causal, scale=scale)
