@@ -53,6 +53,12 @@ def test_states_are_those_of_one_process(processes: Processes, name: str) -> Non
     processes.run(sharded.states_are_those_of_one_process, name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [name for name in sharded.STATES if "sign" not in name])
+def test_halves_are_those_of_one_process(three: Processes, name: str, dtype: torch.dtype) -> None:
+    three.run(sharded.halves_are_those_of_one_process, name, dtype)
+
+
 @pytest.mark.parametrize("layout", ["replicated", _slow("sharded")])
 def test_gradient_modes_are_those_of_one_process(processes: Processes, layout: str) -> None:
     processes.run(sharded.gradient_modes_are_those_of_one_process, layout)

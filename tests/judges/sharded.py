@@ -272,6 +272,24 @@ def states_are_those_of_one_process(rank: int, size: int, name: str) -> None:
             ours.retrieve(queries, gradient="implicit")
 
 
+def halves_are_those_of_one_process(rank: int, size: int, name: str, dtype: torch.dtype) -> None:
+    """Mixtures and the state's map run in float32 and are rounded once, as in one process."""
+    omega, state = STATES[name]
+    whole = state.of_patterns(memories_of()).to(dtype)
+    queries = state.of_patterns(queries_of(whole.double(), 40)).to(dtype)
+    mine = part(whole, rank, shares(size, "single")).clone()
+    ours = ShardedHopfieldNetwork(mine, omega, 0.7, state=state, timeout=60)
+    alone = hopfy.HopfieldNetwork(whole, omega, 0.7, state=state)
+    found, wanted = ours.update(queries), alone.update(queries)
+    assert found.dtype == wanted.dtype == dtype
+    torch.testing.assert_close(found, wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
+    assert float((found == wanted).double().mean()) > 0.97, name  # sums may end beside a tie
+    assert ours.gradient(queries).dtype == alone.gradient(queries).dtype
+    a, b = ours.retrieve(queries, max_steps=2), alone.retrieve(queries, max_steps=2)
+    assert a.state.dtype == b.state.dtype == dtype
+    assert float((a.state == b.state).double().mean()) > 0.9, name
+
+
 def gradient_modes_are_those_of_one_process(rank: int, size: int, layout: str) -> None:
     """Retrieved states and values depend on memories, values and beta as in one process."""
     whole = memories_of()

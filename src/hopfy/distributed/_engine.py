@@ -11,7 +11,7 @@ from hopfy.distributed._collectives import for_shards, gathered, summed
 from hopfy.distributed._group import Group
 from hopfy.distributed._merge import Cues, all_scores, candidates, merged_weights
 from hopfy.distributed._shard import Layout, Shard
-from hopfy.network import Step
+from hopfy.network import Step, widened
 from hopfy.omega import Omega
 from hopfy.search import SparseRows, weights_on
 
@@ -51,17 +51,18 @@ class Engine:
     # ------------------------------------------------------------------ updates
 
     def step(self, cues: Cues, scale_free: bool = False) -> Step:
-        """Mixtures (M, D) of the memories and their weights, or None for softmax.
+        """Mixtures (M, D) of the memories, halves in float32, and their weights; None for softmax.
 
         With ``scale_free`` the mixtures of maps without a bound may lack a positive factor.
         """
         if self.omega.is_softmax:
-            return Step(self.softmax_mix(cues, self.shard.memories), None)
+            return Step(self.softmax_mix(cues, widened(self.shard.memories)), None)
         if self.omega.margin == torch.inf:
             return self._dense_step(cues, scale_free)
         weights = self.weights(cues)
         dtype = cues.queries.dtype
-        return Step(self.mix(weights, self.shard.memories, dtype), weights.to(dtype))
+        wide = widened(cues.queries).dtype
+        return Step(self.mix(weights, self.shard.memories, wide), weights.to(dtype))
 
     def weights(self, cues: Cues) -> SparseRows:
         """The weights on their support, float64, by global id, equal on all processes."""
@@ -132,8 +133,8 @@ class Engine:
 
     def softmax_mix(self, cues: Cues, table: Tensor) -> Tensor:
         """Mixtures (M, E) of the rows of ``table`` (n, E) under softmax, merged by log-sum-exp."""
-        shared = for_shards(cues.scaled(), self.group)
-        top, sums = self.group.together(lambda: self._own_sums(shared, table))
+        shared = for_shards(cues.scaled(widened(cues.queries).dtype), self.group)
+        top, sums = self.group.together(lambda: self._own_sums(shared, widened(table)))
         highest = self.group.maximum(lambda: top)
         scale = torch.where(highest.isfinite(), (top - highest).exp(), 1.0).to(sums.dtype)
         whole = summed(sums * scale.unsqueeze(1), self.group)
@@ -217,12 +218,12 @@ class Engine:
 
     def _dense_step(self, cues: Cues, scale_free: bool) -> Step:
         """The step of a map that gives weight to every memory."""
-        dtype = cues.queries.dtype
+        dtype, wide = cues.queries.dtype, widened(cues.queries).dtype
         weights, log_factor = self.omega.direction(self.all_scores(cues))
         states = self.mix_dense(weights, self.shard.memories)
         if isinstance(log_factor, Tensor) and not scale_free:
-            states = states * log_factor.exp().clamp_max(torch.finfo(dtype).max)
-        return Step(states.to(dtype), weights.to(dtype))
+            states = states * log_factor.exp().clamp_max(torch.finfo(wide).max)
+        return Step(states.to(wide), weights.to(dtype))
 
     def _from_all_scores(self, cues: Cues) -> Tensor:
         scores = self.all_scores(cues)

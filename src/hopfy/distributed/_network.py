@@ -254,7 +254,8 @@ class ShardedHopfieldNetwork:
     def _mixture(self, queries: Tensor, layout: QueryLayout) -> Tensor:
         asked = self._asked(queries, layout, "gradient")
         with torch.set_grad_enabled(asked.differentiable):
-            return asked.own(spoil(self._engine.step(asked.cues).states, asked.rows))
+            mixed = self._engine.step(asked.cues).states.to(asked.rows.dtype)
+            return asked.own(spoil(mixed, asked.rows))
 
     @collective
     def retrieve(

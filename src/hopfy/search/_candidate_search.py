@@ -19,7 +19,7 @@ from hopfy.search._state import State
 from hopfy.search._sweep import exact_rows, sweep
 from hopfy.search._two_pass import Agreement, Looked, best_of, collected, floors_of, looked_at
 
-__all__ = ["find", "find_in_two_passes", "reference_scores"]
+__all__ = ["find", "find_in_two_passes", "looks_for_best_first", "reference_scores"]
 
 _MANY = 1 << 16
 """From so many memories on, best scores may be looked for first, and then what is within reach."""
@@ -64,6 +64,13 @@ def find(
     for some in torch.split(wanted, size) if wanted.numel() else ():
         for places, found, rows in find_in_two_passes(state, problem.take(some), None, scratch):
             yield some[places], found, rows
+
+
+def looks_for_best_first(state: State, problem: Problem, scratch: int) -> bool:
+    """Whether `find` would make two passes, of which the first one looks for the best scores."""
+    if not state.is_compiled or short_of(state, problem.queries.shape[0]) is not None:
+        return False
+    return _best_first(state, problem, Budget(scratch))
 
 
 def _best_first(state: State, problem: Problem, budget: Budget) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hopfy._kernels.select import Array, Found
 from hopfy.search._bounds import rounding, widened
-from hopfy.search._candidate_search import find, find_in_two_passes
+from hopfy.search._candidate_search import find, find_in_two_passes, looks_for_best_first
 from hopfy.search._candidates import best_first, rows_of
 from hopfy.search._problem import Problem
 from hopfy.search._short import short_of, short_verdicts
@@ -79,7 +79,7 @@ def near(
         problem = state.partial(queries.double(), mask, rank, reach)
     if agree is None:
         return numbered(state, _found(state, problem, queries, scratch))
-    if state.is_compiled and short_of(state, queries.shape[0]) is None:
+    if looks_for_best_first(state, problem, scratch):
         steps = find_in_two_passes(state, problem, agree, scratch)
         return numbered(state, _assembled(steps, state, queries))
     found = _found(state, problem, queries, scratch)
