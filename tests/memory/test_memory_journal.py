@@ -208,6 +208,20 @@ def test_a_disk_that_is_really_full_loses_nothing(path):
     assert content(AssociativeMemory.load(path)) == expected
 
 
+def test_load_says_that_it_does_not_read_the_journal(path):
+    with AssociativeMemory.open(path) as memory:
+        memory.add(torch.eye(3))
+        memory.compact()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(AssociativeMemory.load(path)) == 3
+        memory.add(torch.ones(1, 3))
+        with pytest.warns(RuntimeWarning, match=r"holds changes.*AssociativeMemory.open"):
+            assert len(AssociativeMemory.load(path)) == 3
+    with AssociativeMemory.open(path) as again:
+        assert len(again) == 4
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_cannot_write_into_the_journal_of_its_parent(path):
     script = """

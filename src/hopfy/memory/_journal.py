@@ -29,7 +29,7 @@ from torch import Tensor
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Change", "Journal"]
+__all__ = ["Change", "Journal", "has_changes"]
 
 Change = dict[str, Any]
 """``op``: "add", "remove", "replace" or "clear"; tensors ``ids``, ``patterns``, ``values``; ``words``."""
@@ -177,6 +177,20 @@ class Journal:
             f"expected {str(self.path)!r} to be a sound journal, but {reason}; restore it from a "
             "copy, or move it away to go on with the file as it was at its last compaction."
         )
+
+
+def has_changes(path: Path, generation: int) -> bool:
+    """Whether a journal beside the memory file at ``path`` holds changes since this generation."""
+    try:
+        with path.with_name(path.name + ".journal").open("rb") as file:
+            length = int.from_bytes(file.read(_HEAD)[4:12], "little")
+            first = file.read(min(length, 1 << 16))
+            more = bool(file.read(1))
+        size = int.from_bytes(first[:8], "little")
+        started = json.loads(first[8 : 8 + size])["generation"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return more and bool(started == generation)
 
 
 def _reopened(file: BinaryIO) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from hopfy._files.tensors import StoredFile
 from hopfy.memory._arrays import ArrayLike
 from hopfy.memory._files import open_store, save_snapshot, verify_rows, write_chunks
-from hopfy.memory._journal import Journal
+from hopfy.memory._journal import Journal, has_changes
 from hopfy.memory._settings import Compare, Settings
 from hopfy.memory._writer import Writer
 from hopfy.omega import Omega
@@ -141,9 +142,17 @@ class Persistence:
 
         Every byte is compared with its checksum. With ``mmap`` the patterns and values stay on
         disk, may be larger than the machine's memory, cannot be changed, and are compared with
-        their checksums only by `verify`.
+        their checksums only by `verify`. Changes that a journal holds are not read; a warning says
+        so.
         """
         opened = open_store(path, mmap, torch.device(device))
+        if has_changes(Path(path), opened.generation):
+            warnings.warn(
+                f"the journal of {str(path)!r} holds changes that are not in the file, and load does "
+                "not read them; use AssociativeMemory.open, or compact() where it is open.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         settings = opened.settings
         memory = cls(
             settings.omega,
