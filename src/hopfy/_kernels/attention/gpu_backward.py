@@ -54,7 +54,7 @@ def queries_kernel(
     block, head, across, found = place(sizes, PLAN)
     source, there, row, own = query_block(inputs, own, head, block, sizes, conditions, PLAN)
     at = first_row(head, block, sizes, PLAN)
-    outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
+    outside = held_rows(cotangent, at, there, PLAN.E, PLAN.WIDTH, PLAN)
     keys = of_group(inputs[1], head, sizes, PLAN.D)
     values = of_group(inputs[2], head, sizes, PLAN.E)
     begin = first_pair(head, block, across, sizes)
@@ -73,7 +73,7 @@ def queries_kernel(
             if PLAN.WANTED and PLAN.KIND != 2:
                 edge = steepest(edge, p, own)
     center, total, extra = means_of(partial, PLAN)
-    result = tl.zeros((PLAN.BM, PLAN.BD), tl.float32)
+    result = tl.zeros((PLAN.BM, PLAN.WIDTH), tl.float32)
     slope = tl.zeros((PLAN.BM,), tl.float32)
     if PLAN.WANTED and PLAN.KIND != 2:
         at_edge = parameter_slopes(edge[:, None], state, extra, own, PLAN)
@@ -83,7 +83,7 @@ def queries_kernel(
             p, v, _ = _block(source, n, state, own, outside, values, dropout, PLAN)
             ds = through(p, v, center, total, state, own, PLAN)
             inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < sizes[1]
-            here = load_rows(keys, n * PLAN.BN, inside, PLAN.D, PLAN.BD, PLAN.UPCAST)
+            here = load_rows(keys, n * PLAN.BN, inside, PLAN.D, PLAN.WIDTH, PLAN.UPCAST)
             result += product_of_slopes(ds, here, PLAN)
             if PLAN.WANTED and PLAN.KIND != 2:
                 # The slopes ds of a row add up to 0: beside the steepest they keep their digits.
@@ -92,7 +92,7 @@ def queries_kernel(
     spoiled = state[0] != state[0]
     scale = conditions[0]
     result = tl.where(spoiled[:, None], float("nan"), result * scale)
-    store_rows(in_queries, at, there, result, PLAN.D, PLAN.BD)
+    store_rows(in_queries, at, there, result, PLAN.D, PLAN.WIDTH)
     tl.store(sums + row, center, mask=there)
     tl.store(sums + found + row, total, mask=there)
     if PLAN.WANTED:
@@ -120,8 +120,8 @@ def keys_kernel(
     values = inputs[2] + group.to(tl.int64) * count * PLAN.E
     found = period * (tl.num_programs(0) // along).to(tl.int64) * repeat
     blocks = tl.cdiv(period, PLAN.BM)
-    in_key = tl.zeros((PLAN.BN, PLAN.BD), tl.float32)
-    in_value = tl.zeros((PLAN.BN, PLAN.BE), tl.float32)
+    in_key = tl.zeros((PLAN.BN, PLAN.WIDTH), tl.float32)
+    in_value = tl.zeros((PLAN.BN, PLAN.WIDTH), tl.float32)
     for i in range(repeat * blocks):
         head = group * repeat + i // blocks
         block = i % blocks
@@ -130,20 +130,20 @@ def keys_kernel(
                 inputs, own, head, block, sizes, conditions, PLAN
             )
             at = first_row(head, block, sizes, PLAN)
-            outside = held_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN)
+            outside = held_rows(cotangent, at, there, PLAN.E, PLAN.WIDTH, PLAN)
             state = row_state(rows, row, there, found)
             p, v, dropped = _block(source, n, state, numbers, outside, values, dropout, PLAN)
             center = tl.load(sums + row, mask=there, other=0.0)
             total = tl.load(sums + found + row, mask=there, other=0.0)
             ds = through(p, v, center, total, state, numbers, PLAN)
-            outside = load_rows(cotangent, at, there, PLAN.E, PLAN.BE, PLAN.UPCAST)
+            outside = load_rows(cotangent, at, there, PLAN.E, PLAN.WIDTH, PLAN.UPCAST)
             in_value += product(tl.trans(dropped).to(outside.dtype), outside)
-            q = load_rows(inputs[0], at, there, PLAN.D, PLAN.BD, PLAN.UPCAST)
+            q = load_rows(inputs[0], at, there, PLAN.D, PLAN.WIDTH, PLAN.UPCAST)
             in_key += product_of_slopes(tl.trans(ds), q, PLAN)
     inside = n * PLAN.BN + tl.arange(0, PLAN.BN) < count
     at = group.to(tl.int64) * count + n * PLAN.BN
-    store_rows(outputs[0], at, inside, in_key * conditions[0], PLAN.D, PLAN.BD)
-    store_rows(outputs[1], at, inside, in_value, PLAN.E, PLAN.BE)
+    store_rows(outputs[0], at, inside, in_key * conditions[0], PLAN.D, PLAN.WIDTH)
+    store_rows(outputs[1], at, inside, in_value, PLAN.E, PLAN.WIDTH)
 
 
 @triton.jit

@@ -112,18 +112,16 @@ def product_of_rows(left, there, right, first, inside, size, chunk):
 @triton.jit
 def _load_own(own, row, there, PLAN: tl.constexpr):
     """The map's parameters for each row: alpha - 1, or the two parts of k."""
-    values, stride = own
-    if len(values) == 1:
-        return (_parameter(values[0], stride, row, there, PLAN),)
+    if len(own) == 1:
+        return (_parameter(own[0], row, there, PLAN),)
     else:
-        whole = _parameter(values[0], stride, row, there, PLAN)
-        return whole, _parameter(values[1], stride, row, there, PLAN)
+        return _parameter(own[0], row, there, PLAN), _parameter(own[1], row, there, PLAN)
 
 
 @triton.jit
-def _parameter(a, stride, row, there, PLAN: tl.constexpr):
+def _parameter(a, row, there, PLAN: tl.constexpr):
     if PLAN.PER_ROW:
-        return tl.load(a + row * stride, mask=there, other=1.0)
+        return tl.load(a + row, mask=there, other=1.0)
     else:
         return tl.zeros_like(row).to(tl.float32) + a
 
@@ -181,7 +179,7 @@ def _query_source(inputs, head, block, sizes, conditions, PLAN: tl.constexpr):
     period, count, _, along = sizes
     m = block * PLAN.BM + tl.arange(0, PLAN.BM)
     first = first_row(head, block, sizes, PLAN)
-    q = held_rows(inputs[0], first, m < period, PLAN.D, PLAN.BD, PLAN)
+    q = held_rows(inputs[0], first, m < period, PLAN.D, PLAN.WIDTH, PLAN)
     k = of_group(inputs[1], head, sizes, PLAN.D)
     columns = tl.arange(0, PLAN.BN)
     chunk = tl.arange(0, PLAN.CHUNK)

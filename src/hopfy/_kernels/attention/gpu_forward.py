@@ -119,7 +119,7 @@ def output_kernel(
     top, first, second = _thresholds(rows, row, there, found)
     ready = top > -INFINITY
     total = tl.zeros((PLAN.BM,), tl.float32)
-    result = tl.zeros((PLAN.BM, PLAN.BE), tl.float32)
+    result = tl.zeros((PLAN.BM, PLAN.WIDTH), tl.float32)
     columns = tl.arange(0, PLAN.BN)
     for i in range(tl.load(lists[1] + tl.program_id(0))):
         n = tl.load(lists[0] + begin + i)
@@ -130,7 +130,7 @@ def output_kernel(
             if PLAN.DROP:
                 p *= kept(dropout, head, source[6], n, columns)
             inside = n * PLAN.BN + columns < sizes[1]
-            v = load_rows(values, n * PLAN.BN, inside, PLAN.E, PLAN.BE, PLAN.UPCAST)
+            v = load_rows(values, n * PLAN.BN, inside, PLAN.E, PLAN.WIDTH, PLAN.UPCAST)
             result += product(p.to(v.dtype), v)
             tl.store(used + begin + n, 1)
     if PLAN.KIND == 2:
@@ -139,7 +139,7 @@ def output_kernel(
         total = tl.where(total > 0.0, total, 1.0)
     result = tl.where((top != top)[:, None], float("nan"), result / total[:, None])
     at = first_row(head, block, sizes, PLAN)
-    store_rows(output, at, there, result, PLAN.E, PLAN.BE)
+    store_rows(output, at, there, result, PLAN.E, PLAN.WIDTH)
     tl.store(rows + 3 * found + row, total, mask=there)
 
 

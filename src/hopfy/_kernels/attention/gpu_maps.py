@@ -54,7 +54,7 @@ _parts_within = ksubsets.parts_within
 def margin_of(own, KIND: tl.constexpr):
     """How far below a row's maximum a score can still get weight, for entmax and normmax."""
     if KIND == 0:
-        return 1.0 / own[0]
+        return 1.000001 / own[0]  # rounding must not hide an entry at the edge
     else:
         return tl.zeros_like(own[0]) + 1.0
 

@@ -15,7 +15,7 @@ from hopfy._kernels.attention.types import Family, Visible
 from hopfy._kernels.entmax import gpu as entmax
 from hopfy._kernels.ksubsets import gpu as ksubsets
 from hopfy._kernels.normmax import gpu as normmax
-from hopfy._kernels.rows.gpu import Parameters, Target, alpha_of
+from hopfy._kernels.rows.gpu import Parameters, Target
 
 __all__ = ["Arguments", "Blocks", "Plan", "arguments_of", "blocks_for"]
 
@@ -23,12 +23,11 @@ _REGIMES = {"entmax": entmax.REGIMES, "normmax": normmax.REGIMES}
 
 
 class Blocks(NamedTuple):
-    """Queries and keys of a block, padded sizes of keys and values, chunks of them, warps."""
+    """Queries and keys of a block, the padded size of keys and values, chunks of it, warps."""
 
     BM: int
     BN: int
-    BD: int
-    BE: int
+    WIDTH: int
     CHUNK: int  # columns of keys and values taken at once; 1: all of them
     warps: int
 
@@ -36,13 +35,16 @@ class Blocks(NamedTuple):
 def blocks_for(
     key_size: int, value_size: int, dtype: torch.dtype, heavy: bool = False, lanes: int = 32
 ) -> Blocks:
-    """The blocks for these sizes: a fixed choice, so that no result depends on a timing."""
-    d, e = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
-    wide = max(d, e)
+    """The blocks for these sizes: a fixed choice, so that no result depends on a timing.
+
+    Keys and values are padded to the same size, a power of two from 64 up: few kernels, each of which
+    the tests can compile for every target.
+    """
+    width = max(64, triton.next_power_of_2(max(key_size, value_size)))
     if dtype == torch.float32:  # no tensor cores: a thread holds whole rows of its operands
-        return Blocks(16, 16 if wide > 64 or heavy else 32, d, e, 32, 256 // lanes)
-    m = (64 if wide <= 64 and not heavy else 32) if wide <= 128 else 16
-    return Blocks(m, 32, d, e, 1, 256 // lanes)
+        return Blocks(16, 16 if width > 64 or heavy else 32, width, 32, 256 // lanes)
+    m = (64 if width <= 64 and not heavy else 32) if width <= 128 else 16
+    return Blocks(m, 32, width, 1, 256 // lanes)
 
 
 class Plan(NamedTuple):
@@ -59,15 +61,14 @@ class Plan(NamedTuple):
     E: int
     BM: int
     BN: int
-    BD: int
-    BE: int
+    WIDTH: int
     CHUNK: int
 
 
 class Arguments(NamedTuple):
     """What all kernels of a call share."""
 
-    own: tuple[Any, ...]  # the map's parameters, and the stride of their rows
+    own: tuple[Any, ...]  # the map's parameters
     conditions: tuple[Any, ...]
     dropout: tuple[Any, ...]
     plan: Plan
@@ -99,14 +100,14 @@ def arguments_of(
         False,
         queries.shape[2],
         value_size,
-        *blocks[:5],
+        *blocks[:4],
     )
     factor = 1 / (1 - share) if share < 1 else 0.0
     conditions = (scale, *_conditions(visible, queries.device, blocks))
     drop = (seed, share, factor)
     options = {"num_warps": blocks.warps, "num_stages": 1}
     more = _registers(blocks, queries.dtype, heavy) if target.backend == "cuda" else {}
-    return Arguments((own.values, own.stride), conditions, drop, plan, options, more)
+    return Arguments(own.values, conditions, drop, plan, options, more)
 
 
 def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dict[str, int]]:
@@ -114,11 +115,10 @@ def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dic
 
     It would rather spill a few of them than let only one block run at a time; a limit is obeyed.
     """
-    wide = max(blocks.BD, blocks.BE)
     crowded: tuple[str, ...] = ()
     if dtype != torch.float32:
-        crowded = ("output",) if wide > 128 else ()
-    elif wide > 64 or heavy:
+        crowded = ("output",) if blocks.WIDTH > 128 else ()
+    elif blocks.WIDTH > 64 or heavy:
         crowded = ("queries", "keys")
     return {kernel: {"maxnreg": 248} for kernel in crowded}
 
@@ -128,8 +128,7 @@ def _map_of(family: Family, queries: Tensor) -> tuple[Parameters, int, bool]:
     parameter = family.parameter[..., None] if family.parameter.ndim else family.parameter
     if family.kind == "ksubsets":
         return ksubsets.parts_of(parameter, queries), 0, False
-    own = alpha_of(parameter, queries)
-    return own, *_REGIMES[family.kind].of(own)
+    return _REGIMES[family.kind].of(parameter, queries)
 
 
 def _conditions(visible: Visible, device: torch.device, blocks: Blocks) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ def _bounds(upper: Tensor, rows: Tensor) -> Parameters:
     if upper.ndim == 0 and upper.device.type == "cpu":
         return Parameters((float(upper),))
     bounds = upper.to(rows.device, torch.float32).expand(rows.shape).contiguous()
-    return Parameters((bounds,), 1, ENTRY.value)
+    return Parameters((bounds,), ENTRY.value)
 
 
 @triton.jit

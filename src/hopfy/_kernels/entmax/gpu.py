@@ -2,8 +2,8 @@
 """Alpha-entmax in Triton, forward and backward; the mathematics is that of the package's docstring.
 
 With a = alpha - 1: softmax (a = 0), a convex root search (a <= 1), a search for the smallest weight
-(a > 1) and shared maxima (a = inf). A number is compiled for its own regime, with plain arithmetic at
-alpha = 1.5 and 2; a tensor of alphas gets one kernel for all of them.
+(a > 1) and shared maxima (a = inf). There are kernels for alpha = 1.5, for sparsemax, for other numbers
+between 1 and 2, and one for tensors of alphas and all other numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hopfy._kernels.rows.gpu import (
 from hopfy._kernels.threshold.gpu import (
     INFINITY,
     STEEPEST,
+    TINY,
     advance,
     convex_root,
     distance,
@@ -33,13 +34,8 @@ from hopfy._kernels.threshold.gpu import (
 __all__ = ["REGIMES", "root_of", "slopes_of", "solve", "vjp", "weights_of"]
 
 # What a kernel is compiled for.
-SOFTMAX, SQUARE, SPARSEMAX = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-CONVEX, CONCAVE, ARGMAX, ANY = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
-REGIMES = Regimes(
-    ("softmax", "1.5", "sparsemax", "1 to 2", "above 2", "argmax", "per row"),
-    {0.0: "softmax", 0.5: "1.5", 1.0: "sparsemax", float("inf"): "argmax"},
-    frozenset({"above 2", "per row"}),
-)
+SQUARE, SPARSEMAX, CONVEX, ANY = (tl.constexpr(n) for n in range(4))
+REGIMES = Regimes(("1.5", "sparsemax", "1 to 2", "any alpha"), {0.5: "1.5", 1.0: "sparsemax"})
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -67,9 +63,7 @@ def root_of(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constex
         root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 2)
     elif PLAN.REGIME == CONVEX:
         root = convex_root(tile, source, tiles, active, top, a, 1.0 / a, 0)
-    elif PLAN.REGIME == CONCAVE:
-        edge, root = _concave_root(tile, source, tiles, active, top, a, PLAN)
-    elif PLAN.REGIME == ANY:
+    else:
         convex = (a > 0.0) & (a <= 1.0)
         concave = (a > 1.0) & (a < INFINITY)
         b = tl.where(convex, a, 0.5)
@@ -86,13 +80,7 @@ def weights_of(scores, top, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row."""
     edge, root = state
     (a,) = own
-    if PLAN.REGIME == SOFTMAX:
-        return _softmax(scores, top)
-    elif PLAN.REGIME == ARGMAX:
-        return (scores == top[:, None]).to(tl.float32)
-    elif PLAN.REGIME == CONCAVE:
-        return _concave(scores, edge, root, a)
-    elif PLAN.REGIME == ANY:
+    if PLAN.REGIME == ANY:
         p = _convex(scores, top, root, tl.where((a > 0.0) & (a <= 1.0), a, 0.5), PLAN)
         p = tl.where((a == 0.0)[:, None], _softmax(scores, top), p)
         b = tl.where((a > 1.0) & (a < INFINITY), a, 2.0)
@@ -122,7 +110,15 @@ def _convex(scores, top, root, a, PLAN: tl.constexpr):
 @triton.jit
 def _lead_power(tile: tl.constexpr, scores, c, a, j, PLAN: tl.constexpr):
     """((a (score - c))_+) ** (1 / a): what a threshold c gives to each entry."""
-    return power((scores - c[:, None]) * a[:, None], (1.0 / a)[:, None])
+    lead = (scores - c[:, None]) * a[:, None]
+    return tl.where(lead > 0.0, tl.exp2(_log2_of_lead(lead) * (1.0 / a)[:, None]), 0.0)
+
+
+@triton.jit
+def _log2_of_lead(lead):
+    """log2, below the smallest normal number too: a large alpha makes much of such leads."""
+    small = lead < TINY
+    return log2_of(tl.where(small, lead * 16777216.0, lead)) - tl.where(small, 24.0, 0.0)
 
 
 @triton.jit
@@ -138,7 +134,7 @@ def _weights_and_slopes(scores, edge, w, a):
     lead = tl.where(inside, (scores - edge[:, None]) * a[:, None], 0.0)
     log_w = log2_of(w)
     first = (a * log_w)[:, None]
-    second = tl.where(lead > 0.0, log2_of(lead), -INFINITY)
+    second = tl.where(lead > 0.0, _log2_of_lead(lead), -INFINITY)
     large, small = tl.maximum(first, second), tl.minimum(first, second)
     logs = (large + log2_of(1.0 + tl.exp2(small - large))) * (1.0 / a)[:, None]
     weights = tl.where(inside, tl.exp2(logs), 0.0)
@@ -153,7 +149,7 @@ def _concave_root(tile: tl.constexpr, source, tiles, active, top, a, PLAN: tl.co
     low = top - 1.000001 / a
     edge = smallest_passing(tile, source, tiles, active, low, top, _lead_power, a, one, PLAN)
     selected = tl.zeros_like(top)
-    for j in range(tiles):
+    for j in range(tiles * tl.max(active, 0)):
         selected += tl.sum((tile(source, j) >= edge[:, None]).to(tl.float32), 1)
     w = 1.0 / tl.maximum(selected, 1.0)
     high = w

@@ -31,13 +31,9 @@ from hopfy._kernels.threshold.gpu import (
 
 __all__ = ["REGIMES", "curvatures", "root_of", "solve", "vjp", "weights_of"]
 
-# What a kernel is compiled for.
-STEEP, PLAIN, FLAT, UNIFORM, ANY = (tl.constexpr(n) for n in range(5))
-REGIMES = Regimes(
-    ("1 to 2", "2", "above 2", "inf", "per row"),
-    {1.0: "2", float("inf"): "inf"},
-    frozenset({"above 2", "inf", "per row"}),
-)
+# What a kernel is compiled for: alpha = 2, or any alpha.
+PLAIN, ANY = tl.constexpr(0), tl.constexpr(1)
+REGIMES = Regimes(("2", "any alpha"), {1.0: "2"})
 
 
 def solve(scores: Tensor, alpha: Tensor) -> Tensor:
@@ -60,14 +56,11 @@ def root_of(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constex
     active = ready.to(tl.int32)
     one = tl.zeros_like(top) + 1.0
     gamma = 1.0 + 1.0 / a
+    rest = tl.zeros_like(top)
     if PLAN.REGIME == PLAIN:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 2)
-    elif PLAN.REGIME == UNIFORM:
-        root = convex_root(tile, source, tiles, active, top, one, gamma, 1)
     else:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 0)
-    rest = tl.zeros_like(top)
-    if PLAN.REGIME == FLAT or PLAN.REGIME == UNIFORM or PLAN.REGIME == ANY:
         precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
         root = precise.to(tl.float32)
         rest = (precise - root.to(tl.float64)).to(tl.float32)
@@ -79,16 +72,12 @@ def weights_of(scores, top, state, own, PLAN: tl.constexpr):
     """Weights of a tile up to the sum of their row; the top has weight 1."""
     root, rest = state
     (a,) = own
-    if PLAN.REGIME == STEEP:
-        return _steep(scores, top, root, a)
-    elif PLAN.REGIME == PLAIN:
+    if PLAN.REGIME == PLAIN:
         z = distance(scores, top, tl.zeros_like(top) + 1.0) * (1.0 / root)[:, None]
         return tl.maximum(1.0 - z, 0.0)
     else:
         p = power(_lead(scores, top, root, rest) * (1.0 / root)[:, None], (1.0 / a)[:, None])
-        if PLAN.REGIME == ANY:
-            p = tl.where((a > 1.0)[:, None], p, _steep(scores, top, root, a))
-        return p
+        return tl.where((a > 1.0)[:, None], p, _steep(scores, top, root, a))
 
 
 @triton.jit

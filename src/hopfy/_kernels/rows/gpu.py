@@ -78,32 +78,34 @@ NUMBER, ROW, ENTRY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 class Parameters(NamedTuple):
     """A map's parameters as the kernels take them.
 
-    ``values`` holds numbers (``kind`` NUMBER), or float32 tensors with one number for each row, or one
-    for all rows with stride 0 (ROW), or one for each entry (ENTRY).
+    ``values`` holds numbers (``kind`` NUMBER), or float32 tensors with one number for each row (ROW) or
+    for each entry (ENTRY).
     """
 
     values: tuple[Any, ...] = ()
-    stride: int = 0
     kind: int = 0
 
 
 def parameter_of(
     parameter: Tensor, rows: Tensor, *changes: Callable[[Tensor], Tensor]
 ) -> Parameters:
-    """What each of the changes makes of the parameter (0-d or (..., 1)), for rows (..., N).
+    """What each of the changes makes of the parameter (0-d or (..., 1)), for each of the rows (..., N).
 
     A number on the host is read, which costs nothing; one on the device stays there. The changes see
     float64.
     """
-    parameter = parameter.detach()
-    exact = parameter.double()
-    if parameter.ndim == 0 and parameter.device.type == "cpu":
-        return Parameters(tuple(change(exact).item() for change in changes))
-    if parameter.ndim:
-        exact = exact.expand(*rows.shape[:-1], 1)
-    found = (change(exact).to(rows.device, torch.float32) for change in changes)
-    values = tuple(value.reshape(-1).contiguous() for value in found)
-    return Parameters(values, int(parameter.ndim > 0), ROW.value)
+    found = (change(parameter.detach().double()) for change in changes)
+    like = {"dtype": torch.float32, "device": rows.device}
+    if _is_number(parameter):
+        return Parameters(
+            tuple(torch.full(rows.shape[:-1], x.item(), **like) for x in found), ROW.value
+        )
+    each = (x.to(**like).expand(*rows.shape[:-1], 1).reshape(-1).contiguous() for x in found)
+    return Parameters(tuple(each), ROW.value)
+
+
+def _is_number(parameter: Tensor) -> bool:
+    return parameter.ndim == 0 and parameter.device.type == "cpu"
 
 
 def alpha_of(alpha: Tensor, rows: Tensor) -> Parameters:
@@ -112,19 +114,22 @@ def alpha_of(alpha: Tensor, rows: Tensor) -> Parameters:
 
 
 class Regimes(NamedTuple):
-    """What the kernels of alpha are compiled for: their place in ``names``."""
+    """What the kernels of alpha are compiled for: their place in ``names``.
+
+    The last of them takes an alpha for each row; it also serves numbers without a kernel of their own.
+    """
 
     names: tuple[str, ...]
-    numbers: dict[float, str]  # values of alpha - 1 with a regime of their own
-    heavy: frozenset[str]  # regimes that hold much per entry
+    numbers: dict[float, str]  # values of alpha - 1 with a kernel of their own
 
-    def of(self, own: Parameters) -> tuple[int, bool]:
-        """The regime of a number alpha - 1, or of one for each row, and whether it is heavy."""
-        name = "per row"
-        if not own.kind:
-            (a,) = own.values
-            name = self.numbers.get(a) or ("1 to 2" if a < 1 else "above 2")
-        return self.names.index(name), name in self.heavy
+    def of(self, alpha: Tensor, rows: Tensor) -> tuple[Parameters, int, bool]:
+        """alpha - 1 for the rows (..., N), the regime, and whether its kernel holds much per entry."""
+        if _is_number(alpha):
+            a = alpha.double().item() - 1
+            name = self.numbers.get(a) or ("1 to 2" if 0 < a < 1 else "")
+            if name in self.names:
+                return Parameters((a,)), self.names.index(name), False
+        return alpha_of(alpha, rows), len(self.names) - 1, True
 
 
 class Target(NamedTuple):
@@ -176,8 +181,7 @@ def solve_by_alpha(
     functions: tuple[Any, Any], scores: Tensor, alpha: Tensor, regimes: Regimes
 ) -> Tensor:
     """Weights of a map with a parameter alpha, 0-d or (..., 1), divided by their sum."""
-    own = alpha_of(alpha, scores)
-    regime, heavy = regimes.of(own)
+    own, regime, heavy = regimes.of(alpha, scores)
     return solve_rows_of(functions, scores, own, regime, normalized=True, heavy=heavy)
 
 
@@ -211,7 +215,6 @@ def _launch(
         kernel[(triton.cdiv(count, shape.R),)](
             *tensors,
             own.values,
-            own.stride,
             count,
             size,
             *functions,
@@ -228,7 +231,6 @@ def forward_kernel(
     scores,
     weights,
     own,
-    stride,
     count,
     size,
     FIND: tl.constexpr,
@@ -236,7 +238,7 @@ def forward_kernel(
     PLAN: tl.constexpr,
 ):
     rows = _source_of(scores, count, size, PLAN)
-    own = _load_parameters(own, stride, count, size, PLAN)
+    own = _load_parameters(own, count, size, PLAN)
     if PLAN.WHOLE:
         source = (streamed(rows, 0),)
         _write_weights(held, source, 1, rows, weights, own, FIND, WEIGH, PLAN)
@@ -281,7 +283,6 @@ def backward_kernel(
     cotangent,
     gradient,
     own,
-    stride,
     count,
     size,
     THROUGH: tl.constexpr,
@@ -290,7 +291,7 @@ def backward_kernel(
 ):
     y = _source_of(weights, count, size, PLAN)
     v = _source_of(cotangent, count, size, PLAN)
-    own = _load_parameters(own, stride, count, size, PLAN)
+    own = _load_parameters(own, count, size, PLAN)
     if PLAN.WHOLE:
         here = (streamed(y, 0),)
         THROUGH(SLOPES, held, here, (streamed(v, 0),), 1, y, gradient, own, PLAN)
@@ -307,21 +308,21 @@ def _source_of(pointer, count, size, PLAN: tl.constexpr):
 
 
 @triton.jit
-def _load_parameters(own, stride, count, size, PLAN: tl.constexpr):
+def _load_parameters(own, count, size, PLAN: tl.constexpr):
     """The parameters of the R rows of this program: numbers (R,), or a source of tiles."""
     if len(own) == 0:
         return (0.0,)
     elif len(own) == 1:
-        return (_load_parameter(own[0], stride, count, size, PLAN),)
+        return (_load_parameter(own[0], count, size, PLAN),)
     else:
         return (
-            _load_parameter(own[0], stride, count, size, PLAN),
-            _load_parameter(own[1], stride, count, size, PLAN),
+            _load_parameter(own[0], count, size, PLAN),
+            _load_parameter(own[1], count, size, PLAN),
         )
 
 
 @triton.jit
-def _load_parameter(parameter, stride, count, size, PLAN: tl.constexpr):
+def _load_parameter(parameter, count, size, PLAN: tl.constexpr):
     if PLAN.OWN == ENTRY:
         source = _source_of(parameter, count, size, PLAN)
         if PLAN.WHOLE:
@@ -330,7 +331,7 @@ def _load_parameter(parameter, stride, count, size, PLAN: tl.constexpr):
             return source
     elif PLAN.OWN == ROW:
         row = tl.program_id(0).to(tl.int64) * PLAN.R + tl.arange(0, PLAN.R)
-        return tl.load(parameter + row * stride, mask=row < count, other=1.0)
+        return tl.load(parameter + row, mask=row < count, other=1.0)
     else:
         return tl.full((PLAN.R,), 1.0, tl.float32) * parameter
 
