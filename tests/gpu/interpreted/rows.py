@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -83,21 +84,27 @@ def check(case: Case, scores: Tensor, parameter: Tensor | None = None) -> None:
     assert (weights.isnan() == expected.isnan()).all()
     assert error.nan_to_num().max() <= TOLERANCE[scores.dtype]
     smallest = torch.finfo(scores.dtype).tiny
+    if case.function in (F.ksubsets, F.capped_sparsemax):
+        smallest = 2**-50  # differences of scores in float64 say nothing below
     wrong = (weights > 0) & (expected == 0) | (weights == 0) & (expected > smallest)
-    for place in wrong.nonzero():
-        assert _is_undecided(case, scores, expected, tuple(place.tolist())), (place, scores)
+    for row, place in wrong.nonzero().tolist():
+        own = case.parameter if parameter is None else parameter[row].double()
+        assert _is_undecided(Case(case.function, own), scores[row], place), (scores[row], place)
 
 
-def _is_undecided(case: Case, scores: Tensor, expected: Tensor, place: tuple[int, ...]) -> bool:
-    """Whether a change of this score in its last float32 digits moves it in or out of the support."""
-    row = scores[place[:-1]].double()
-    size = max(row[place[-1]].abs().item(), row[row.isfinite()].abs().max().item())
-    nudged = row.clone()
-    for way in (-1, 1):
-        nudged[place[-1]] = row[place[-1]] + way * 4 * 2**-24 * size
-        if (case(nudged)[place[-1]] > 0) != (expected[place] > 0):
-            return True
-    return False
+def _is_undecided(case: Case, scores: Tensor, place: int) -> bool:
+    """Whether a change in the last float32 digits moves this entry in or out of the support.
+
+    Of its score, or of the upper bounds, which the kernels know as float32.
+    """
+    row, bounds = scores.double(), case.function is F.capped_sparsemax
+    change = 4 * 2**-24 * row[row.isfinite()].abs().max()
+    selected = set()
+    for way, factor in product((-1, 1), (1 - 2**-23, 1 + 2**-23) if bounds else (1.0,)):
+        nudged = row.clone()
+        nudged[place] += way * change
+        selected.add(bool(Case(case.function, case.parameter * factor)(nudged)[place] > 0))
+    return len(selected) == 2
 
 
 def scores_of(rows: int, size: int, scale: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -155,12 +162,27 @@ def test_a_parameter_for_each_row(function: Callable[..., Tensor]) -> None:
     check(Case(function, values[0]), scores, torch.tensor(values, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("function", SUBSETS)
+@pytest.mark.parametrize("lack", [0.5, 0.14, 1e-3, 1e-6])
+def test_nearly_all(function: Callable[..., Tensor], lack: float) -> None:
+    """k just below the number of entries, where no next score bounds the threshold."""
+    check(Case(function, 6 - lack), scores_of(8, 6, 1.0))
+    check(Case(function, 40 - lack), scores_of(2, 40, 1.0))
+
+
 def test_upper_bounds_for_each_entry() -> None:
     """Bounds of 0 exclude an entry; a row whose bounds add up to one takes all of them."""
     scores, upper = scores_of(5, 40, 0.3), torch.rand(5, 40, dtype=torch.float64) / 4
     upper[0, ::3] = 0
     upper[1] = 1 / 40
     check(Case(F.capped_sparsemax, 0.5), scores, upper)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38])
+def test_scores_below_the_smallest_normal_number(scale: float) -> None:
+    """A large alpha raises leads to a small power: at 50 a lead of 1e-42 becomes a weight of 0.14."""
+    for alpha in (1.0, 1.3, 2.0, 50.0, 1000.0):
+        check(Case(F.entmax, alpha), scores_of(2, 20, scale))
 
 
 def test_ties_and_margins() -> None:
@@ -223,7 +245,9 @@ def test_steep_slopes() -> None:
 def _some(name: str, share: float, count: int) -> float:
     """A parameter of the map between its bounds, for rows with at least ``count`` entries."""
     if "ksubsets" in name:
-        return share * count
+        return share * count if share > 1e-30 else 0.0
+    if name == "capped_sparsemax":
+        return (1 + 1e-6 + share * (count - 1)) / count
     if share == 1:
         return INF
     least = 1.0 if name == "entmax" else 1.001
@@ -238,7 +262,7 @@ ANYTHING = {
     "dtype": st.sampled_from(list(TOLERANCE)),
     "holes": st.floats(0, 1),
     "levels": st.sampled_from([0, 4]),
-    "name": st.sampled_from(["entmax", "normmax", "ksubsets", "entropic_ksubsets"]),
+    "name": st.sampled_from([*QUICK]),
     "shares": st.lists(st.floats(0, 1), min_size=1, max_size=4),
 }
 
@@ -266,6 +290,7 @@ def _anything(
     count = int(counts[counts > 0].min()) if counts.any() else size
     values = [_some(name, share, count) for share in shares]
     each = torch.tensor(values, dtype=torch.float64)[torch.arange(rows) % len(values)]
+    each = each[:, None] if name == "capped_sparsemax" else each
     check(Case(getattr(F, name), values[0]), scores, each if len(values) > 1 else None)
 
 

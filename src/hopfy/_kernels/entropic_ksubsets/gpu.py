@@ -2,9 +2,9 @@
 r"""Entropic k-subsets in Triton, forward and backward.
 
 With the k-th largest score as origin the threshold :math:`\tau` lies between
-:math:`-(\text{gap} + \log k + 1)`, gap being the distance to the next score, and
-:math:`\log(N / \text{part})`; Newton's method finds it inside this bracket. A weight above one half is
-counted as 1, and what it lacks is subtracted, so that k keeps its digits whatever its size.
+:math:`-(\text{gap} + \log(k + 1) - \log(1 - \text{part}) + 1)`, gap being the distance to the next
+score, and :math:`\log(N / \text{part})`; Newton's method finds it inside this bracket. A weight above
+one half is counted as 1, and what it lacks is subtracted, so that k keeps its digits whatever its size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _find(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constexpr
     gap = _next(tile, source, tiles, pivot, whole + (part > 0.0).to(tl.float32))
     takes_all = (whole >= there) & (part == 0.0)
     active = (ready & ~takes_all).to(tl.int32)
-    low = -(gap + log2_of(tl.maximum(whole, 1.0) + 1.0) * _LN2 + 1.0)
+    low = -(gap + (log2_of(tl.maximum(whole, 1.0) + 1.0) - log2_of(1.0 - part)) * _LN2 + 1.0)
     rest = tl.where(part > 0.0, part, 1.0)
     high = (log2_of(tl.maximum(there, 1.0)) - log2_of(rest)) * _LN2 + 1.0
     at = tl.minimum(tl.maximum(tl.zeros_like(top), low), high)
