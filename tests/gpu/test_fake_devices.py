@@ -225,6 +225,29 @@ def test_kernels_compile_for_a_gpu_that_is_not_here() -> None:
     assert [r for r in found if r["problems"]] == []
 
 
+_TABLE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import cross_compile as cc
+found = cc.read_table(cc.DOCUMENT.read_text())
+print(json.dumps({
+    "compiled": sorted({r.name for r in found}),
+    "listed": sorted(launch.name for launch in cc.listed_launches()),
+    "cells": len(found),
+    "problems": [str(r) for r in found if r.problems()],
+}))
+"""
+
+
+def test_the_table_has_every_configuration() -> None:
+    """Each for four targets, within their limits."""
+    pytest.importorskip("triton")
+    said = json.loads(_python(_TABLE, str(Path(__file__).parent)))
+    assert said["compiled"] == said["listed"]
+    assert said["cells"] == 4 * len(said["listed"])
+    assert said["problems"] == []
+
+
 _LISTED = """
 import sys
 from pathlib import Path
