@@ -31,7 +31,7 @@ def _replace_once(function: Any) -> Any:
     modules = [x for x in function.__globals__.values() if inspect.ismodule(x)]
     names = {x.__name__ for x in modules if x in (tl, tl.core)}
     if names and names <= _replaced:
-        return None  # a device function, whose scope nobody restores
+        return None  # a device function: its scope is not used
     _replaced.update(names)
     return _Scope(_replace(function))
 
