@@ -275,6 +275,17 @@ def test_a_query_that_is_not_finite_gives_nan_on_every_path(
         torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("omega", [*OMEGAS, "0.3-capped", "entropic-2-subsets"])
+def test_weights_are_kept_the_same_way_with_and_without_gradients(omega: str) -> None:
+    """On their support if some can be zero, also for maps without a margin."""
+    memories = torch.randn(12, 5)
+    network = HopfieldNetwork(memories, omega, beta=0.5)
+    plain = network.retrieve(memories[:3], max_steps=2)
+    recorded = network.retrieve(memories[:3].requires_grad_(), max_steps=2)
+    assert (plain.support is None) == (recorded.support is None)
+    torch.testing.assert_close(plain.weights, recorded.weights.detach(), rtol=0, atol=1e-6)
+
+
 def test_submodules_resolve_after_a_plain_import() -> None:
     for name in (
         "estimators",

@@ -57,7 +57,7 @@ class Engine:
         """
         if self.omega.is_softmax:
             return Step(self.softmax_mix(cues, widened(self.shard.memories)), None)
-        if self.omega.margin == torch.inf:
+        if not self.omega.is_sparse:
             return self._dense_step(cues, scale_free)
         weights = self.weights(cues)
         dtype = cues.queries.dtype

@@ -397,6 +397,6 @@ class ShardedHopfieldNetwork:
         engine = self._engine
         if self.omega.is_softmax:
             return engine.softmax_mix(cues, values)
-        if self.omega.margin == torch.inf:
+        if not self.omega.is_sparse:
             return engine.mix_dense(self.omega(engine.all_scores(cues)), values).to(values.dtype)
         return engine.mix(engine.weights(cues), values, values.dtype)

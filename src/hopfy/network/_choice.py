@@ -47,6 +47,7 @@ class StepperChoice:
             and memories.shape[1] > 0
             and memories.element_size() > 2
             and memories.device.type == "cpu"
+            and (omega.is_sparse or omega.is_softmax)
             and omega.is_bounded
             and not omega.varies_by_row
         )

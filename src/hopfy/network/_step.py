@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
     Attributes:
         states: (Q, D), the next states; halves may still be in float32.
-        weights: on the support if the map is sparse (finite margin); a dense (Q, N) tensor if every
+        weights: on the support if the map is sparse; a dense (Q, N) tensor if every
             weight is positive (softmax), or None if an engine streamed it and kept nothing.
         unmoved: (Q,), where the state's map left the mixture of patterns as it is; None: everywhere.
     """
@@ -104,9 +104,7 @@ class DenseStep:
         states, weights = mixture(scores, memories, self._omega, self._state.is_scale_free)
         states = states.reshape(states.shape[:-1].numel(), memories.shape[-1])
         weights = weights.to(self._memories.dtype).reshape(-1, weights.shape[-1])
-        if self._omega.margin == torch.inf:
-            return Step(states, weights)
-        return Step(states, SparseRows.from_dense(weights))
+        return Step(states, SparseRows.from_dense(weights) if self._omega.is_sparse else weights)
 
     def prove(self, members: Tensor, beta: Tensor) -> Tensor:
         if self._memories.ndim > 2:  # each row of `members` would need its own batch of memories

@@ -81,6 +81,11 @@ class Omega(Described, ABC):
         r"""Where the support of :math:`\hat y(\beta s)` must lie, in units of s; None: anywhere."""
         return None
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether weights can be zero, so that answers are kept on their support."""
+        return bool(self.margin != float("inf")) or self.reach() is not None
+
     def exact_margin(self, size: int = 1) -> Fraction | None:  # noqa: ARG002
         """The lead that makes an answer of ``size`` ones exact; None: no such lead is known."""
         return None
