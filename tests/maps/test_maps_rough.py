@@ -85,6 +85,29 @@ def test_the_number_of_threads_does_not_change_the_answer() -> None:
         assert torch.equal(answer[1], answers[0][1])
 
 
+@pytest.mark.parametrize("size", [3, 200])
+@pytest.mark.parametrize("first", [-torch.inf, torch.nan])
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        ("entmax", 1.3),
+        ("entmax", 1.5),
+        ("normmax", 2.0),
+        ("ksubsets", 2.0),
+        ("entropic_ksubsets", 2.0),
+        ("capped_sparsemax", 0.5),
+    ],
+)
+def test_a_first_row_without_an_answer_leaves_the_others(
+    name: str, parameter: float, first: float, size: int
+) -> None:
+    """What rows share must not come from the first of them only if that has an answer."""
+    scores = torch.randn(4, size, dtype=torch.float64)
+    with_first = torch.cat([torch.full((1, size), first, dtype=torch.float64), scores])
+    function = getattr(F, name)
+    assert torch.equal(function(with_first, parameter)[1:], function(scores, parameter))
+
+
 def test_without_numba_torch_takes_over_with_one_warning() -> None:
     program = """
 import sys, warnings

@@ -75,13 +75,13 @@ def _short_rows(start, stop, scores, bits, options, weights):
     poor = np.int64(-1)
     for r in range(start, stop):
         row, out = scores[r], weights[r]
+        if r == start or upper.shape[0] > 1:
+            room = _copy_caps(upper, r, size, caps)
+            deviations = _quantile(1.0 / max(room, 1.0))
         top, spoiled = short_top(bits[r])
         if spoiled or top == -np.inf:
             fill(out, np.nan if spoiled else 0.0)
             continue
-        if r == start or upper.shape[0] > 1:
-            room = _copy_caps(upper, r, size, caps)
-            deviations = _quantile(1.0 / max(room, 1.0))
         total, squares = _distances(row, top, d)
         padded = _close(d, caps, size)
         own = room if total < np.inf else _room(d, caps, padded)
