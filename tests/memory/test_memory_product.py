@@ -317,9 +317,9 @@ def test_labels_of_any_integer_dtype_are_recalled(dtype, tmp_path):
     assert np.array_equal(memory.predict(PATTERNS), labels)
     with AssociativeMemory.open(tmp_path / "memory.hopfy", beta=5.0) as filed:
         filed.add(PATTERNS, labels)
-    loaded = AssociativeMemory.load(tmp_path / "memory.hopfy")
+    with pytest.warns(RuntimeWarning, match="journal"):
+        assert len(AssociativeMemory.load(tmp_path / "memory.hopfy")) == 0  # the journal holds it
     with AssociativeMemory.open(tmp_path / "memory.hopfy") as again:
-        assert len(loaded) == 0  # the journal holds it
         assert np.array_equal(again.predict(PATTERNS), labels)
 
 

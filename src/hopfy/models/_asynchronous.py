@@ -67,7 +67,12 @@ class _Sweeps:
     def __init__(self, patterns: Tensor, updates: Asynchronous) -> None:
         self._patterns, self._updates = patterns.detach(), updates
 
-    def __call__(self, queries: int, recorded: bool) -> _Sweeps:  # noqa: ARG002
+    def __call__(
+        self,
+        queries: int,  # noqa: ARG002
+        recorded: bool,  # noqa: ARG002
+        keeps_weights: bool = True,  # noqa: ARG002
+    ) -> _Sweeps:
         return self
 
     def quick(self, queries: Tensor) -> None:

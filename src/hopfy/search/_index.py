@@ -284,6 +284,8 @@ class ExactIndex:
     ) -> Iterator[Stepped]:
         """`step` for a map with zeros, a part of the queries at a time, each within ``scratch``.
 
+        >>> import torch, hopfy
+        >>> from hopfy.search import ExactIndex, PreparedMap
         >>> index = ExactIndex(torch.eye(3))
         >>> prepared = PreparedMap.of(hopfy.Tsallis(2.0))
         >>> [part.states for part in index.steps(torch.tensor([[0.9, 0.2, 0.0]]), prepared, 2.0)]
