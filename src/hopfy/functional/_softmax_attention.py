@@ -56,7 +56,9 @@ def torch_attention(
         output: Tensor = apart.apply(query, key, value, mask, 0.0, causal, scale)
         return output
     output = _torch_sdpa(query, key, value, mask, 0.0, causal, scale=scale)
-    _fused_node(output).register_hook(partial(_recorded, mask))
+    node = _fused_node(output)
+    if node is not None:
+        node.register_hook(partial(_recorded, mask))
     return output
 
 
@@ -113,11 +115,13 @@ def _is_recorded(*tensors: Tensor) -> bool:
 
 
 def _fused_node(output: Tensor) -> Any:
-    """The node of torch's graph that stands for a fused kernel."""
+    """The node of torch's graph that stands for a fused kernel; None if it is not one of those known.
+
+    Then first derivatives are torch's own, and second ones are its error.
+    """
     node: Any = output.grad_fn
-    if not hasattr(type(node), "_saved_query"):  # the kernel has padded the features
-        node = node.next_functions[0][0]
-    return node
+    behind = [each for each, _ in node.next_functions]  # where the kernel has padded the features
+    return next((each for each in (node, *behind) if hasattr(each, "_saved_query")), None)
 
 
 def _recorded(mask: Tensor | None, gradients: Any, cotangents: Any) -> Any:
