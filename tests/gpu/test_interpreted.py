@@ -35,7 +35,7 @@ def run(laws: str, select: str) -> None:
     assert " passed" in done.stdout
 
 
-LAWS = ["rows.py", "attention.py", "races.py", "devices.py"]
+LAWS = ["rows.py", "attention.py", "races.py", "devices.py", "bench.py"]
 
 
 @pytest.mark.parametrize("laws", LAWS)
@@ -44,6 +44,6 @@ def test_laws(laws: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("laws", ["rows.py", "attention.py", "devices.py"])
+@pytest.mark.parametrize("laws", ["rows.py", "attention.py", "devices.py", "bench.py"])
 def test_more_laws(laws: str) -> None:
     run(laws, "slow")

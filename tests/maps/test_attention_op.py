@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -62,6 +64,18 @@ class _Graphs:
         return aot_autograd(fw_compiler=keep, bw_compiler=keep)(graph, example)
 
 
+def _compiled(
+    attend: Callable[..., Tensor],
+) -> tuple[Callable[[Tensor, Tensor, Tensor], Tensor], _Graphs]:
+    torch._dynamo.reset()
+    backend = _Graphs()
+
+    def of_three(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v)
+
+    return torch.compile(of_three, fullgraph=True, backend=backend), backend
+
+
 def sizes(graph: torch.fx.GraphModule) -> list[int]:
     found = [node.meta.get("val") for node in graph.graph.nodes]
     return [x.numel() for x in found if isinstance(x, Tensor)]
@@ -70,15 +84,10 @@ def sizes(graph: torch.fx.GraphModule) -> list[int]:
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_a_compiled_graph_holds_no_weights(omega: str) -> None:
     """The forward and the backward graph call the kernels; nothing in them has L x L entries."""
-    torch._dynamo.reset()
     length = 48
     data = inputs(length=length)
-    backend = _Graphs()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.attention(q, k, v, is_causal=True, enable_gqa=True, omega=omega)
-
-    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    attend = partial(F.attention, is_causal=True, enable_gqa=True, omega=omega)
+    compiled, backend = _compiled(attend)
     wanted, got = attend(*data), compiled(*data)
     torch.testing.assert_close(got, wanted)
     cotangent = torch.randn_like(got)
@@ -94,15 +103,9 @@ def test_a_compiled_graph_holds_no_weights(omega: str) -> None:
 @pytest.mark.parametrize("omega", OMEGAS)
 def test_dropout_in_a_graph_drops_the_same_weights_twice(omega: str) -> None:
     """The output is linear in the values, with the weights that the gradient must see, too."""
-    torch._dynamo.reset()
     length = 48
     data = inputs(length=length)
-    backend = _Graphs()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.attention(q, k, v, dropout_p=0.5, enable_gqa=True, omega=omega)
-
-    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    compiled, backend = _compiled(partial(F.attention, dropout_p=0.5, enable_gqa=True, omega=omega))
     first, second = compiled(*data), compiled(*data)
     assert not torch.equal(first, second)
     (gradient,) = torch.autograd.grad(second.sum(), data[2])
@@ -112,15 +115,11 @@ def test_dropout_in_a_graph_drops_the_same_weights_twice(omega: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_in_a_graph_holds_no_weights(dtype: torch.dtype) -> None:
-    torch._dynamo.reset()
     length = 48
     data = [x.detach().to(dtype).requires_grad_() for x in inputs(length=length)]
-    backend = _Graphs()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.attention(q, k, v, enable_gqa=True)
-
-    found = torch.compile(attend, fullgraph=True, backend=backend)(*data)
+    attend = partial(F.attention, enable_gqa=True)
+    compiled, backend = _compiled(attend)
+    found = compiled(*data)
     found.sum().backward()
     torch.testing.assert_close(found, attend(*data))
     assert all(max(sizes(graph)) < length * length for graph in backend.graphs)

@@ -86,8 +86,9 @@ def forward(
     shared = call.own, call.conditions
     last = state.sizes, call.plan
     with launching_on(queries):
+        options = call.options | call.registers.get("threshold", {})
         threshold_kernel[(across * heads,)](
-            inputs, *shared, state.rows, state.lists, *last, **call.options
+            inputs, *shared, state.rows, state.lists, *last, **options
         )
         found = call.dropout, state.rows, state.lists, state.used
         options = call.options | call.registers.get("output", {})

@@ -42,7 +42,9 @@ def blocks_for(
     """
     width = max(64, triton.next_power_of_2(max(key_size, value_size)))
     if dtype == torch.float32:  # no tensor cores: a thread holds whole rows of its operands
-        return Blocks(16, 16 if width > 64 or heavy else 32, width, 32, 256 // lanes)
+        n = 16 if width > 64 or heavy else 32
+        threads = 128 if width == 128 and lanes == 32 else 256  # more would hold more in vain
+        return Blocks(16, n, width, 32, threads // lanes)
     m = (64 if width <= 64 and not heavy else 32) if width <= 128 else 16
     return Blocks(m, 32, width, 1, 256 // lanes)
 
@@ -106,20 +108,26 @@ def arguments_of(
     conditions = (scale, *_conditions(visible, queries.device, blocks))
     drop = (seed, share, factor)
     options = {"num_warps": blocks.warps, "num_stages": 1}
-    more = _registers(blocks, queries.dtype, heavy) if target.backend == "cuda" else {}
+    more = {}
+    if target.backend == "cuda":
+        more = _registers(blocks, queries.dtype, heavy, visible.period)
     return Arguments(own.values, conditions, drop, plan, options, more)
 
 
-def _registers(blocks: Blocks, dtype: torch.dtype, heavy: bool) -> dict[str, dict[str, int]]:
-    """Limits for the kernels that NVIDIA's compiler would squeeze into 128 registers.
+def _registers(
+    blocks: Blocks, dtype: torch.dtype, heavy: bool, period: int
+) -> dict[str, dict[str, int]]:
+    """Limits for the kernels that NVIDIA's compiler would squeeze into 64, 80 or 128 registers.
 
-    It would rather spill a few of them than let only one block run at a time; a limit is obeyed.
+    It would rather spill a few of them than let fewer blocks run at a time; a limit is obeyed. One
+    query for each head has kernels of its own, since Triton takes a 1 for a constant.
     """
-    crowded: tuple[str, ...] = ()
-    if dtype != torch.float32:
+    if dtype == torch.float32:
+        backward = ("queries", "keys") if blocks.WIDTH > 64 or heavy else ()
+        crowded = ("threshold", *backward)
+    else:
         crowded = ("output",) if blocks.WIDTH > 128 else ()
-    elif blocks.WIDTH > 64 or heavy:
-        crowded = ("queries", "keys")
+        crowded += ("threshold",) if period == 1 else ()
     return {kernel: {"maxnreg": 248} for kernel in crowded}
 
 

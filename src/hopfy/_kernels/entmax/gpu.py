@@ -30,6 +30,7 @@ from hopfy._kernels.threshold.gpu import (
     power_of_rest,
     smallest_passing,
 )
+from hopfy._kernels.threshold.gpu_double import exp2_double, log2_double
 
 __all__ = ["REGIMES", "root_of", "slopes_of", "solve", "vjp", "weights_of"]
 
@@ -145,6 +146,7 @@ def _weights_and_slopes(scores, edge, w, a):
 @triton.jit
 def _concave_root(tile: tl.constexpr, source, tiles, active, top, a, PLAN: tl.constexpr):
     """The smallest selected score and its weight w, by the convex equation ``sum p(w) = 1``."""
+    wanted = active
     one = tl.zeros_like(top) + 1.0
     low = top - 1.000001 / a
     edge = smallest_passing(tile, source, tiles, active, low, top, _lead_power, a, one, PLAN)
@@ -167,7 +169,49 @@ def _concave_root(tile: tl.constexpr, source, tiles, active, top, a, PLAN: tl.co
         high = tl.where(above, tl.minimum(high, w), high)
         target = w - (total - 1.0) / tl.maximum(slope, 1.0)
         active, w, step = advance(active, low, high, w, target, step, 3e-8 + 1e-7 * w)
-    return edge, w
+    return edge, _polish(tile, source, tiles, wanted, edge, w, a)
+
+
+@triton.jit
+def _polish(tile: tl.constexpr, source, tiles, active, edge, w, a):
+    """Newton in float64 for the smallest weight w, from a weight that float32 knows up to 1e-7.
+
+    The slopes of the backward pass are powers of weights: small ones need their relative digits, which
+    a sum of float32 weights does not have. The steps shrink until rounding ends that.
+    """
+    w = tl.maximum(w, TINY).to(tl.float64)
+    a = a.to(tl.float64)
+    before = tl.zeros_like(w) + INFINITY
+    while tl.max(active, 0) > 0:
+        total = tl.zeros_like(w)
+        slope = tl.zeros_like(w)
+        log_w = log2_double(w)
+        for j in range(tiles):
+            p, dp = _precise_weights(tile(source, j), edge, log_w, a)
+            total += tl.sum(p, 1)
+            slope += tl.sum(dp, 1)
+        step = (total - 1.0) / tl.where(slope > 0.0, slope, 1.0)
+        size = tl.abs(step)
+        useful = (active > 0) & (size < 0.5 * before)
+        w = tl.where(useful, tl.maximum(w - step, 0.01 * w), w)
+        before = size
+        active = (useful & (size > 1e-9 * w)).to(tl.int32)
+    return w.to(tl.float32)
+
+
+@triton.jit
+def _precise_weights(scores, edge, log_w, a):
+    """`_weights_and_slopes` in float64."""
+    inside = scores >= edge[:, None]
+    lead = (scores.to(tl.float64) - edge.to(tl.float64)[:, None]) * a[:, None]
+    above = inside & (lead > 0.0)
+    first = (a * log_w)[:, None]
+    second = tl.where(above, log2_double(tl.where(above, lead, 1.0)), -INFINITY)
+    large, small = tl.maximum(first, second), tl.minimum(first, second)
+    logs = (large + log2_double(1.0 + exp2_double(small - large))) / a[:, None]
+    weights = tl.where(inside, exp2_double(logs), 0.0)
+    slopes = exp2_double((a - 1.0)[:, None] * (log_w[:, None] - logs))
+    return weights, tl.where(inside, slopes, 0.0)
 
 
 # --- backward -------------------------------------------------------------------------------------

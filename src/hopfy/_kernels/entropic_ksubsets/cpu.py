@@ -26,6 +26,7 @@ __all__ = ["solve", "vjp"]
 
 _BLOCK = 1024  # entries whose sums are taken in the row's own dtype
 _EDGE = math.exp(-30.0)  # more than k entries this large: float32 holds all that counts
+_LEAST = 1e-17  # below this k, the weights are k times those of softmax, up to rounding
 _FEW = 16.0  # up to this sum of weights, sums in float32 keep enough digits
 _STEPS = 200  # a few are needed; the limit only stops a loop that rounding keeps alive
 _SHIFT = np.float32(1.5 * 2.0**23)  # adding it rounds a small float32 to an integer
@@ -63,7 +64,9 @@ def _rows(start, stop, scores, bits, k, weights):
             fill(out, np.nan if spoiled else 0.0)
             continue
         near, first, second = _relative(row, top, out)
-        if near > math.ceil(wanted):
+        if wanted < _LEAST:
+            _scale(out, first, wanted)
+        elif near > math.ceil(wanted):
             _divide(out, _root(out, first, second, wanted, settled))
         elif not _spread_out(row, wanted, order, out):
             short = r
@@ -197,6 +200,13 @@ def _divide(u, t):
     edge = u.dtype.type(t)
     for i in range(u.shape[0]):
         u[i] = u[i] / (u[i] + edge)
+
+
+@part
+def _scale(u, total, k):
+    """k u / total: what ``u / (u + t)`` is where t exceeds all u by far, and maybe their dtype."""
+    for i in range(u.shape[0]):
+        u[i] = np.float64(u[i]) / total * k
 
 
 # --- rows of which the entries around the k-th are far below the top ------------------------------

@@ -24,7 +24,7 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 def solve(scores: Tensor, k: Tensor) -> Tensor:
     """Weights (..., N) of scores (..., N), float32 or half; see `hopfy._kernels.ksubsets.gpu`."""
-    return solve_rows_of((_find, _weigh), scores, parts_of(k, scores))
+    return solve_rows_of((_find, _weigh), scores, parts_of(k, scores), crowded=True)
 
 
 def vjp(weights: Tensor, k: Tensor, cotangent: Tensor) -> Tensor:

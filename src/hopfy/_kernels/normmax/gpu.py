@@ -28,6 +28,7 @@ from hopfy._kernels.threshold.gpu import (
     power,
     power_of_rest,
 )
+from hopfy._kernels.threshold.gpu_double import exp2_double, log2_double
 
 __all__ = ["REGIMES", "curvatures", "root_of", "solve", "vjp", "weights_of"]
 
@@ -61,7 +62,7 @@ def root_of(tile: tl.constexpr, source, tiles, ready, top, own, PLAN: tl.constex
         root = convex_root(tile, source, tiles, active, top, one, gamma, 2)
     else:
         root = convex_root(tile, source, tiles, active, top, one, gamma, 0)
-        precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, 1.0 / a)
+        precise = _polish(tile, source, tiles, ready & (a > 1.0), top, root, a)
         root = precise.to(tl.float32)
         rest = (precise - root.to(tl.float64)).to(tl.float32)
     return root, rest
@@ -104,13 +105,13 @@ def _lead_double(scores, top, root):
 
 
 @triton.jit
-def _polish(tile: tl.constexpr, source, tiles, ready, top, root, exponent):
-    """Newton in float64 for ``sum lead^(1 + exponent) = 1`` from a root that float32 knows.
+def _polish(tile: tl.constexpr, source, tiles, ready, top, root, a):
+    """Newton in float64 for ``sum lead^(1 + 1 / a) = 1`` from a root that float32 knows.
 
     The steps shrink until rounding ends that.
     """
     root = root.to(tl.float64)
-    gamma = exponent.to(tl.float64) + 1.0
+    exponent = 1.0 / a.to(tl.float64)  # float32 would show in small weights
     active = ready.to(tl.int32)
     before = tl.zeros_like(root) + 1.0
     while tl.max(active, 0) > 0:
@@ -120,43 +121,17 @@ def _polish(tile: tl.constexpr, source, tiles, ready, top, root, exponent):
             lead = _lead_double(tile(source, j), top, root)
             inside = lead > 0.0
             lead = tl.where(inside, lead, 1.0)
-            logs = exponent.to(tl.float64)[:, None] * _log2_double(lead)
-            powers = tl.where(inside, _exp2_double(logs), 0.0)
+            logs = exponent[:, None] * log2_double(lead)
+            powers = tl.where(inside, exp2_double(logs), 0.0)
             first += tl.sum(powers, 1)
             total += tl.sum(powers * lead, 1)
-        step = (total - 1.0) / (gamma * tl.where(first > 0.0, first, 1.0))
+        step = (total - 1.0) / ((exponent + 1.0) * tl.where(first > 0.0, first, 1.0))
         size = tl.abs(step)
         useful = (active > 0) & (size < 0.5 * before)
         root = tl.where(useful, tl.minimum(root - step, 1.0), root)
         before = size
         active = (useful & (size > 1e-13)).to(tl.int32)
     return root
-
-
-@triton.jit
-def _log2_double(x):
-    """log2 of normal positive float64 numbers."""
-    bits = x.to(tl.int64, bitcast=True)
-    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52
-    mantissa = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
-    f = (mantissa - 1.0) / (mantissa + 1.0)
-    q = f * f
-    series = tl.zeros_like(f)
-    for n in tl.static_range(10):
-        series = series * q + 1.0 / (19 - 2 * n)
-    return exponent.to(tl.float64) + 2.8853900817779268 * f * series
-
-
-@triton.jit
-def _exp2_double(y):
-    """2 ** y for y <= 0."""
-    y = tl.maximum(y, -1000.0)
-    whole = tl.floor(y + 0.5)
-    t = (y - whole) * 0.6931471805599453
-    series = tl.zeros_like(t) + 1.0
-    for n in tl.static_range(13):
-        series = 1.0 + t * series * (1.0 / (13 - n))
-    return series * ((whole.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 # --- backward -------------------------------------------------------------------------------------

@@ -166,15 +166,19 @@ def solve_rows_of(
     *,
     normalized: bool = False,
     heavy: bool = False,
+    crowded: bool = False,
 ) -> Tensor:
-    """Weights of the scores (..., N), one launch of `forward_kernel`; ``functions`` find and weigh."""
+    """Weights of the scores (..., N), one launch of `forward_kernel`; ``functions`` find and weigh.
+
+    NVIDIA's compiler would spill a few registers of a ``crowded`` kernel to let more blocks run at a
+    time; it obeys a limit.
+    """
     scores = scores.contiguous()
-    weights = torch.empty_like(scores)
-    plan = regime, normalized
-    _launch(
-        forward_kernel, (scores, weights), own, functions, plan, shape_for(_size(scores), heavy)
-    )
-    return weights
+    tensors = scores, torch.empty_like(scores)
+    plan, shape = (regime, normalized), shape_for(_size(scores), heavy)
+    limit = {"maxnreg": 128} if crowded and Target.current().backend == "cuda" else {}
+    _launch(forward_kernel, tensors, own, functions, plan, shape, **limit)
+    return tensors[1]
 
 
 def solve_by_alpha(
@@ -206,6 +210,7 @@ def _launch(
     functions: tuple[Any, Any],
     plan: tuple[int, bool],
     shape: Shape,
+    **limit: int,
 ) -> None:
     rows = tensors[0]
     size = rows.shape[-1]
@@ -220,6 +225,7 @@ def _launch(
             *functions,
             constants,
             num_warps=shape.warps,
+            **limit,
         )
 
 

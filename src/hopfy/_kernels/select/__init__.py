@@ -56,7 +56,6 @@ __all__ = [
     "equation_of",
     "exact_candidates",
     "exact_scores",
-    "fingerprint",
     "keep_above_floor",
     "lone_candidates",
     "look",
@@ -286,14 +285,3 @@ def mix(
     work = indices.numel() * table.shape[1]
     over_rows(loops.mix, rows, work, entries, table.numpy(), out.numpy())
     return out
-
-
-def fingerprint(tensor: Tensor) -> int:
-    """A hash of the bytes of a contiguous tensor on the CPU: one pass at the memory's speed."""
-    raw = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    loops = compiled("select.cpu")
-    if loops is None:
-        return hash(raw.tobytes())
-    whole = raw.size - raw.size % 8
-    tail = int.from_bytes(raw[whole:].tobytes(), "little")
-    return int(loops.fingerprint(raw[:whole].view(np.uint64))) ^ (tail << 1)

@@ -20,7 +20,6 @@ __all__ = [
     "collect",
     "collect_by_memory",
     "dot",
-    "fingerprint",
     "gather",
     "gather_row",
     "mix",
@@ -389,22 +388,3 @@ def mix_row(row, begin, end, indices, values, table, total, out):
             total[d] += weight * line[d]
     for d in range(total.shape[0]):
         out[row, d] = total[d]
-
-
-@jit
-def fingerprint(words):
-    """A 64-bit hash of all words, in eight lanes; a changed word changes its lane for good."""
-    prime = np.uint64(0x100000001B3)
-    lanes = np.full(8, np.uint64(0xCBF29CE484222325))
-    a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
-    whole = words.shape[0] - words.shape[0] % 4
-    for i in range(0, whole, 4):
-        a = (a ^ words[i]) * prime
-        b = (b ^ words[i + 1]) * prime
-        c = (c ^ words[i + 2]) * prime
-        d = (d ^ words[i + 3]) * prime
-    for i in range(whole, words.shape[0]):
-        a = (a ^ words[i]) * prime
-    for lane in (b, c, d):
-        a = (a ^ lane) * prime
-    return a
