@@ -105,7 +105,7 @@ def test_a_page_shows_the_run(tmp_path, use):
 def test_a_wrong_number_is_marked_and_fails(tmp_path, use):
     use(Fake(ours=2.2))
     result = hopfy("reproduce", "all", "--out", tmp_path)
-    assert is_one_message(result, "fake", "further from the paper")
+    assert is_one_message(result, "fake", "differ from the paper")
     assert "NO" in result.stdout
     assert "+0.20" in result.stdout
     assert "0 of 1 comparisons agree" in result.stdout
@@ -148,7 +148,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, use):
     use(Fake(trouble=KeyboardInterrupt()))
     result = hopfy("reproduce", "fake", "--out", tmp_path)
     assert result.exit_code == 130
-    assert is_one_message(result, "goes on from here")
+    assert is_one_message(result, "continues from here")
 
 
 def test_quick_needs_no_data(tmp_path):

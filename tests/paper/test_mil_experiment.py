@@ -273,6 +273,25 @@ def test_the_reference_code_profile_is_the_public_codes_search():
     assert not MIL.profiles["laptop"].digits.normalize
 
 
+def test_the_short_profiles_are_cuts_of_the_reference_code():
+    """Every point of `reference-animals` is one of `reference-code`; `night` trains like it, and
+    takes 16 runs for each method and K."""
+    public, short, night = (
+        MIL.profiles[name] for name in ("reference-code", "reference-animals", "night")
+    )
+    points = short.benchmarks.points("softmax")
+    assert len(points) == 6
+    assert all(point in public.benchmarks.points("softmax") for point in points)
+    assert short.benchmarks.training(points[0]) == public.benchmarks.training(points[0])
+    assert not short.least
+    tried = night.digits.points("3-subsets")
+    assert len(tried) + night.seeds - 1 == 16
+    assert night.digits.training(tried[0]) == public.digits.training(
+        public.digits.points("3-subsets")[0]
+    )
+    assert not night.animals
+
+
 def test_the_public_networks_begin_alike_with_small_weights():
     model = BagModel("2-subsets", 8, heads=2, head_size=64, normalize=True, public=True, begin=42)
     one, other = (stack_of([model], (5,), [seed], 1).networks[0] for seed in (0, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -68,4 +70,8 @@ def test_networks_of_an_animal_are_laid_out_by_seed_fold_and_initialization(monk
     areas = noise_of.on_animal("fox", "softmax", seeds=[0, 1], folds=3, initializations=[0, 4])
     assert areas.shape == (2, 3, 2)
     assert float(areas[1, 2, 1]) == 124
-    assert next(noise_of._lines("fox", ["softmax"])).startswith("fox, softmax: ")
+    (line,) = noise_of._lines("fox", ["softmax"])
+    found = json.loads(line)
+    assert (found["animal"], found["method"]) == ("fox", "softmax")
+    assert found["mean"] == pytest.approx(247)  # seeds 0 to 4, folds 0 to 9, initializations 0 to 4
+    assert found["error"] <= found["error_of_one_initialization"]

@@ -47,6 +47,18 @@ def test_overlap_averages_precision_and_recall_before_f1():
     assert found.f1 == pytest.approx(2 * 0.75 * 0.625 / 1.375)
 
 
+@pytest.mark.parametrize("empty", [(0, 0), (1, 1), (3, 3)])
+def test_a_mark_of_no_words_changes_no_overlap(empty):
+    selected = [np.array([True, True, False]), np.array([False, True, True])]
+    marks = [[(0, 1)], [(1, 2)]]
+    with_empty = [[*own, empty] for own in marks]
+    assert human_overlap(selected, with_empty) == human_overlap(selected, marks)
+    assert human_overlap([*selected, selected[0]], [*marks, [empty]]) == human_overlap(
+        selected, marks
+    )
+    assert human_overlap(selected[:1], [[empty]]) is None
+
+
 def test_overlap_skips_texts_without_marks_and_counts_what_was_not_read():
     empty = np.zeros(3, bool)
     assert human_overlap([empty], [[]]) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hopfy.paper._processes import helping
+from hopfy.paper._processes import helping, keeping_memory
 from hopfy.paper._shared_grid import SharedGrid
 
 POINTS = [{"x": number} for number in range(6)]
@@ -39,6 +40,15 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", WORKER, *arguments])
 
 
+def wait_for(path: Path) -> None:
+    """Return when the file exists, or fail after a minute."""
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{path.name} did not appear")
+
+
 def squares(folder: Path, compute=lambda point: {"square": point["x"] ** 2}) -> list[int]:
     grid = SharedGrid(folder / "journal", "squares", POINTS)
     grid.work(compute)
@@ -54,10 +64,7 @@ def test_two_processes_share_and_see_all(tmp_path):
 
 def test_what_a_killed_process_had_taken_is_done_again(tmp_path):
     worker = start(tmp_path, 300)
-    for _ in range(600):
-        if (tmp_path / "log").exists():
-            break
-        time.sleep(0.1)
+    wait_for(tmp_path / "log")
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait(60)
     done = []
@@ -85,10 +92,7 @@ def test_a_failure_is_not_a_result(tmp_path):
 
 def test_without_waiting_others_are_left_alone(tmp_path):
     worker = start(tmp_path, 300)
-    for _ in range(600):
-        if (tmp_path / "log").exists():
-            break
-        time.sleep(0.1)
+    wait_for(tmp_path / "log")
     grid = SharedGrid(tmp_path / "journal", "squares", POINTS)
     done = []
     grid.work(lambda point: done.append(point["x"]) or {}, wait=False)
@@ -108,11 +112,44 @@ def test_helpers_are_gone_after_an_error(tmp_path):
 
     def block() -> None:
         with helping(1, touch, (tmp_path, "seen")):
-            for _ in range(600):
-                if (tmp_path / "seen").exists():
-                    raise RuntimeError("enough")
-                time.sleep(0.1)
+            wait_for(tmp_path / "seen")
+            raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
         block()
     assert set(multiprocessing.active_children()) <= before
+
+
+FAULTS = """
+import resource, sys
+from contextlib import nullcontext
+import torch
+from hopfy.paper._processes import keeping_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.ones(10_000_000)
+usual = faults()
+with keeping_memory():
+    torch.ones(10_000_000)
+    kept = faults()
+print(usual, kept, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc returns memory, others differ")
+def test_memory_that_is_kept_needs_no_new_pages_and_is_returned_afterward():
+    run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
+    usual, kept, afterward = map(int, run.stdout.split())
+    assert kept < usual / 5
+    assert afterward > usual / 2
+
+
+def test_other_libraries_keep_memory_as_they_do(monkeypatch):
+    monkeypatch.setattr("hopfy.paper._processes.ctypes.CDLL", lambda _: object())
+    with keeping_memory():
+        pass

@@ -57,3 +57,11 @@ def test_a_trial_is_judged_on_validation_texts_by_the_transition_at_test_time(tr
         )
     elif trial.learned:
         assert found["transition"] != trial.transition
+
+
+def test_trials_and_their_seed_are_named():
+    assert _structured._chosen([]) == (TRIALS, 0)
+    assert _structured._chosen(["3"]) == (TRIALS, 3)
+    assert _structured._chosen(["transition 1", "k-subsets", "2"]) == ([TRIALS[2], TRIALS[0]], 2)
+    with pytest.raises(KeyError):
+        _structured._chosen(["transition"])

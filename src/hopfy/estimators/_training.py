@@ -107,7 +107,7 @@ MOVED_TO_TRAINING = (
 )
 """Parameters that the estimators of version 0.1 had themselves."""
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-# Devices on which one pass over all parameters makes a step of AdamW, which saves a tenth of it.
+# Devices on which one pass over all parameters makes a step of Adam, which saves a tenth of it.
 _FUSED = ("cpu", "cuda")
 _AUTO: dict[str, Any] = {
     "max_epochs": 100,
@@ -391,7 +391,7 @@ def train(
         optimizer=_OPTIMIZERS[how.optimizer],
         lr=how.lr,
         optimizer__weight_decay=how.weight_decay,
-        optimizer__fused=how.optimizer == "adamw" and torch.device(device).type in _FUSED,
+        optimizer__fused=torch.device(device).type in _FUSED,
         max_epochs=how.max_epochs,
         batch_size=how.batch_size,
         iterator_train__shuffle=order is None,

@@ -151,6 +151,10 @@ class Experiment(ABC, Generic[C]):
         """What of the results is kept in the repository; all of it by default."""
         return results
 
+    def merged(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
+        """A new record together with what an old one has beyond it; by default the new one alone."""
+        return new
+
     @abstractmethod
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
         """Write the pictures into ``folder`` and say what they show."""

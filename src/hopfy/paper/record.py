@@ -1,7 +1,8 @@
 """Keep what an experiment has found in a small file, for the documentation and for `claims`.
 
 ``python -m hopfy.paper.record OUT/table1 docs/results`` writes ``docs/results/table1.json`` from the
-``results.json`` that ``hopfy reproduce`` has left: the results, and what they depend on.
+``results.json`` that ``hopfy reproduce`` has left: the results, and what they depend on. With
+``--merge`` what the old file has and the run lacks stays, where the experiment knows how.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ _DIGITS = 6
 _LONGEST_LINE = 100
 
 
-def record(run: Path, folder: Path) -> Path:
+def record(run: Path, folder: Path, *, merge: bool = False) -> Path:
     """Write the compact record of a run into ``folder``; its name is the experiment's.
 
-    For the paper's own profile that is ``NAME.json``, for another one ``NAME-PROFILE.json``.
+    For the paper's own profile that is ``NAME.json``, for another one ``NAME-PROFILE.json``. To
+    ``merge`` is to keep what an old record of that name has beyond the run.
     """
     whole = json.loads((run / "results.json").read_text("utf-8"))
     name, profile = whole["experiment"], whole["profile"]
     path = folder / (f"{name}.json" if profile == "paper" else f"{name}-{profile}.json")
     kept = {key: whole[key] for key in _KEPT}
     kept["results"] = load(name).recorded(whole["results"])
+    if merge and path.is_file():
+        old = json.loads(path.read_text("utf-8"))
+        kept["results"] = load(name).merged(old["results"], kept["results"])
     with replacing(path) as file:
         file.write(compact(kept).encode())
     return path
@@ -69,4 +74,4 @@ def _rounded(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    print(record(Path(sys.argv[1]), Path(sys.argv[2])))
+    print(record(Path(sys.argv[1]), Path(sys.argv[2]), merge="--merge" in sys.argv[3:]))

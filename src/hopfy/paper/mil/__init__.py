@@ -14,6 +14,7 @@ from hopfy.paper._base import Config, Experiment, Figure, Progress, Row, Store
 from hopfy.paper.mil._claims import claims, comparison
 from hopfy.paper.mil._grid import Grid
 from hopfy.paper.mil._networks import BASELINES, METHODS
+from hopfy.paper.mil._recorded import merged, recorded
 from hopfy.paper.mil._text import caption, explanation
 from hopfy.paper.mil._work import Work
 
@@ -66,6 +67,12 @@ _LAPTOP_BENCHMARKS = Grid(
 )
 _REFERENCE_BENCHMARKS = replace(
     _PAPER_BENCHMARKS, lr=(1e-3, 1e-5), batch_size=1, last_epoch=True, public=True
+)
+_ONE_REFERENCE_ARCHITECTURE = replace(
+    _REFERENCE_BENCHMARKS, lr=(1e-3,), decay=(0.98,), size=(32,), head_size=(32,)
+)
+_NIGHT_DIGITS = replace(
+    _REFERENCE_DIGITS, heads=(8, 16), beta=(0.25, 1.0, 4.0), dropout=(0.0, 0.75)
 )
 _QUICK_DIGITS = Grid(
     lr=(3e-3,),
@@ -138,7 +145,7 @@ class MIL(Experiment[MILConfig]):
             held_out=200,
             digits=_QUICK_DIGITS,
         ),
-        "laptop": MILConfig(seeds=3, digits=_LAPTOP_DIGITS, benchmarks=_LAPTOP_BENCHMARKS),
+        "laptop": MILConfig(digits=_LAPTOP_DIGITS, benchmarks=_LAPTOP_BENCHMARKS),
         # The public code: on the digits its layer norms and small steps; on the animals also its
         # steps of one bag, initial weights, head, last epoch, and the setting with the best mean
         # validation area there over the folds of the first seed.
@@ -148,6 +155,15 @@ class MIL(Experiment[MILConfig]):
             digits=_REFERENCE_DIGITS,
             benchmarks=_REFERENCE_BENCHMARKS,
         ),
+        # Its rules on the benchmarks, with one architecture and learning rate.
+        "reference-animals": MILConfig(
+            methods=_PUBLISHED_METHODS,
+            least=(),
+            seeds=2,
+            benchmarks=_ONE_REFERENCE_ARCHITECTURE,
+        ),
+        # The settings of the public code on the digits, with a search over twelve points.
+        "night": MILConfig(methods=_PUBLISHED_METHODS, animals=(), digits=_NIGHT_DIGITS),
         # The paper's search on the benchmarks alone.
         "animals": MILConfig(methods=_PUBLISHED_METHODS, least=(), seeds=2),
         "paper": MILConfig(),
@@ -194,6 +210,12 @@ class MIL(Experiment[MILConfig]):
     def compare(self, results: Mapping[str, Any]) -> list[Row]:
         """Every number beside the published one, then the paper's claims (1: it holds)."""
         return [*comparison(results), *claims(results)]
+
+    def recorded(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
+        return recorded(results)
+
+    def merged(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+        return merged(old, new)
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
         from hopfy.paper.mil._figure import draw

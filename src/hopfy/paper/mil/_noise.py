@@ -2,7 +2,8 @@
 
 ``python -m hopfy.paper.mil._noise fox softmax 5-subsets`` trains a method's networks for all
 combinations of five seeds (partitions of the bags), their ten folds and five initializations, which
-are the same for all folds as in the public code, and prints the variance that each of them adds.
+are the same for all folds as in the public code, and prints the variance that each of them adds, as
+JSON: a cell of ``docs/results/mil-noise.json``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from hopfy.paper.mil._benchmarks import train_on_benchmark
 from hopfy.paper.mil._networks import BagModel
+from hopfy.paper.record import compact
 
-__all__ = ["Noise", "decompose", "on_animal"]
+__all__ = ["Noise", "decompose", "on_animal", "summary"]
 
 
 class Noise(NamedTuple):
@@ -99,16 +101,22 @@ def on_animal(
     return areas.permute(1, 2, 0)
 
 
+def summary(areas: Tensor) -> dict[str, float]:
+    """Mean and variances of areas as `decompose` takes them, and standard errors of a mean of 5 x 10
+    networks, each with its own initialization and with one for all."""
+    noise = decompose(areas)
+    return {
+        "mean": float(areas.mean()),
+        **noise._asdict(),
+        "error": noise.error(5, 10, initializations=50),
+        "error_of_one_initialization": noise.error(5, 10),
+    }
+
+
 def _lines(animal: str, methods: Sequence[str]) -> Iterator[str]:
     for method in methods:
-        areas = on_animal(animal, method)
-        noise = decompose(areas)
-        parts = ", ".join(f"{name} {value:.1f}" for name, value in noise._asdict().items())
-        alone, shared = (noise.error(5, 10, initializations=count) for count in (50, 1))
-        yield (
-            f"{animal}, {method}: {float(areas.mean()):.1f}; variances: {parts}; standard error of a "
-            f"mean of 5 x 10: {alone:.1f}, with one initialization for all {shared:.1f}"
-        )
+        found = {"animal": animal, "method": method, **summary(on_animal(animal, method))}
+        yield compact(found).rstrip()
 
 
 if __name__ == "__main__":

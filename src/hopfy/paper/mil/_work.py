@@ -125,9 +125,11 @@ class Work:
         seconds = sum(each["seconds"] for each in [*tried, *runs[1:]])
         return {
             **cell._asdict(),
+            "seeds": [self._config.seed + run for run in range(len(joined["test"]))],
             **joined,
             "settings": best,
             "tried": len(tried),
+            "search": _search(tried) if len(tried) > 1 else {},
             "seconds": seconds,
         }
 
@@ -206,6 +208,14 @@ class Work:
             )
         seconds = (time.perf_counter() - begun) / len(points)
         return {"runs": [{**each, "seconds": seconds} for each in found]}
+
+
+def _search(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean scores of all settings on the first seed, in the order of the grid.
+
+    Test scores are kept to see afterward how good a choice was; nothing is chosen by them.
+    """
+    return {name: [fmean(each[name]) for each in tried] for name in ("validation", "test")}
 
 
 def _part(cell: Cell, run: int) -> str:

@@ -39,16 +39,16 @@ def human_overlap(
 ) -> MeanOverlap | None:
     """Selected words of every text against the spans that a person marked in it.
 
-    Texts without a mark are skipped; None if there are no others. A text in which nothing is
-    selected has precision and recall 0. Words beyond the end of ``selected`` were not read: what a
-    person marked there is missed.
+    Texts without a marked word are skipped (ERASER has marks of no words); None if there are no
+    others. A text in which nothing is selected has precision and recall 0. Words beyond the end of
+    ``selected`` were not read: what a person marked there is missed.
 
     >>> human_overlap([np.array([True, True, False, False])], [[(1, 3)]])
     MeanOverlap(precision=0.5, recall=0.5, f1=0.5)
     """
     precisions, recalls = [], []
     for own, marks in zip(selected, spans, strict=True):
-        if not marks:
+        if not any(stop > start for start, stop in marks):
             continue
         human = np.zeros(max(len(own), max(stop for _, stop in marks)), bool)
         for start, stop in marks:

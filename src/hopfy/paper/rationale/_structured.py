@@ -3,6 +3,7 @@
 ``python -m hopfy.paper.rationale._structured "k-subsets" "transition 1"`` trains the named trials (all of
 them without a name) on the last 300 words of the reviews and prints, for several transitions at test
 time, how the selected words of the *validation* reviews agree with people. The test set plays no part.
+A number among the names is the seed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hopfy.estimators.networks import (
     Temperature,
     WordPooling,
 )
+from hopfy.paper._processes import keeping_memory
 from hopfy.paper.rationale._metrics import human_overlap, macro_f1, mean_span
 from hopfy.paper.rationale._task import Task
 from hopfy.paper.rationale._texts import Part, load
@@ -167,11 +169,16 @@ def _judged(model: RationaleClassifier, part: Part) -> dict[str, float]:
     }
 
 
-def _chosen(names: Sequence[str]) -> Sequence[Trial]:
+def _chosen(arguments: Sequence[str]) -> tuple[Sequence[Trial], int]:
+    """The named trials, all of them without a name, and the seed."""
     known = {trial.name: trial for trial in TRIALS}
-    return [known[name] for name in names] if names else TRIALS
+    seeds = [int(each) for each in arguments if each.isdigit()]
+    names = [each for each in arguments if not each.isdigit()]
+    return [known[name] for name in names] or TRIALS, seeds[-1] if seeds else 0
 
 
 if __name__ == "__main__":
-    for each in _chosen(sys.argv[1:]):
-        print(json.dumps(try_out(each)), flush=True)
+    trials, seed = _chosen(sys.argv[1:])
+    with keeping_memory():
+        for each in trials:
+            print(json.dumps(try_out(each, seed=seed)), flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -71,6 +71,13 @@ class Corpus:
     def numbers(self) -> bool:
         """Whether the labels are numbers to predict, not classes."""
         return self.training.labels.is_floating_point()
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """All different words in the spelling of word vectors."""
+        parts = (self.training, self.validation, self.test)
+        tokens = {token for part in parts for text in part.texts for token in text.tokens}
+        return tuple(sorted({token.replace("’", "'").lower() for token in tokens}))
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,19 +93,24 @@ def _vectors(task: Task, corpus: Corpus) -> Any:
     if task.data == PLANTED:
         return _LEARNED_SIZE
     if task.vectors == _PIECES:
-        parts = (corpus.training, corpus.validation, corpus.test)
-        tokens = {token for part in parts for text in part.texts for token in text.tokens}
-        words = sorted({token.replace("’", "'").lower() for token in tokens})
-        return WordVectors.from_word_pieces(words)
+        return _of_pieces(corpus.words)
     return task.vectors
+
+
+@lru_cache(maxsize=1)
+def _of_pieces(words: tuple[str, ...]) -> WordVectors:
+    """Kept for the next cell, which mostly has the same texts."""
+    return WordVectors.from_word_pieces(words)
 
 
 class _Strongest:
     """An estimator whose rationale are the words of the largest weights."""
 
-    def __init__(self, estimator: RationaleClassifier) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
-        self.predict_proba = estimator.predict_proba
+        self.predict = estimator.predict
+        if isinstance(estimator, RationaleClassifier):
+            self.predict_proba = estimator.predict_proba
 
     def rationale(self, texts: Sequence[Any]) -> list[Rationale]:
         return [found.strongest() for found in self._estimator.rationale(texts)]
