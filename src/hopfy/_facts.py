@@ -115,6 +115,11 @@ class Described:
         """Whether any of the tensors requires grad."""
         return any(tensor.requires_grad for tensor in self.tensors().values())
 
+    @property
+    def varies_by_row(self) -> bool:
+        """Whether a parameter (alpha, k) is a tensor that may differ from row to row."""
+        return any(tensor.ndim > 0 for tensor in self.tensors().values())
+
     def _parameters(self) -> list[tuple[str, Any]]:
         return [(key, value) for key, value in vars(self).items() if not key.startswith("_")]
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from hopfy import functional as F
 from hopfy import structures
 from hopfy._kernels.conv_pool import conv_relu_pool
 
-__all__ = ["GROUPS", "Group", "warm_up"]
+__all__ = ["GROUPS", "Group", "run_group", "warm_up"]
 
 _LIMIT = 900.0  # seconds for one group; the slowest takes a minute on a free core
 
@@ -113,6 +113,12 @@ def _sequential() -> None:
     for transition in (0.3, -0.3):
         edge = torch.tensor(transition, dtype=torch.float64, requires_grad=True)
         _both_ways(partial(F.sequential_ksubsets, k=3, transition=edge))
+    scores = torch.randn(4, 12, device="cpu")
+    map = partial(F.sequential_ksubsets, k=3, transition=0.3)
+    torch.func.jvp(map, (scores,), (scores,))
+    map(1e9 * scores, transition=-1e9)  # numbers this large are settled before the others
+    omega = hopfy.SparseMAP(structures.SequentialKSubsets(3, 0.3))
+    omega.conjugate(scores)  # its value needs the pairs
 
 
 def _both_ways(map: Callable[[Tensor], Tensor]) -> None:
@@ -127,24 +133,39 @@ def _structured() -> None:
     for structure, shape in _structures():
         scores = torch.randn(shape, device="cpu", requires_grad=True)
         torch.autograd.backward(F.sparsemap(scores, structure).square().sum())
+        structure.argmax(scores.detach())
 
 
 def _structures() -> Iterator[tuple[structures.Structure, tuple[int, ...]]]:
     yield structures.Chain(torch.zeros(3, 3, device="cpu")), (2, 5, 3)
+    yield structures.SequentialKSubsets(2, 0.3), (2, 5)
     yield structures.Matching(), (2, 4, 4)
     yield structures.Tree(), (2, 4, 4)
+    yield structures.Tree(projective=True), (2, 4, 4)
 
 
 def _attention() -> None:
-    for omega in ("sparsemax", "1.5-entmax", hopfy.Norm(2.0)):
-        layer = hopfy.nn.HopfieldAttention(32, 2, omega=omega, batch_first=True)
-        states = torch.randn(2, 160, 32, device="cpu", requires_grad=True)
-        torch.autograd.backward(layer(states, states, states, need_weights=False)[0].sum())
+    steep, winner = hopfy.Tsallis(5.0), hopfy.Tsallis(math.inf)
+    for omega in ("sparsemax", "1.5-entmax", hopfy.Tsallis(2.5), hopfy.Norm(2.0), "3-subsets"):
+        for size in ((160, 160), (160, 700), (1, 700)):  # short, long, one query
+            _attend(omega, *size)
+    _attend("sparsemax", 160, 700, scale=1e-3)  # every key has weight
+    holes = torch.rand(160, 700, device="cpu") < 0.5
+    for omega in ("sparsemax", steep, winner):
+        _attend(omega, 160, 700, is_causal=True)
+        _attend(omega, 160, 700, attn_mask=holes)
+        _attend(omega, 1, 700, attn_mask=holes[:1])
     keys = torch.randn(1, 2, 500, 16, device="cpu")
     cache = hopfy.nn.SparseCache()
     cache.append(keys, keys)
     for omega in ("sparsemax", "1.5-entmax"):
         cache.attend(keys[:, :, :1], omega)
+
+
+def _attend(omega: Any, queries: int, keys: int, **options: Any) -> None:
+    query = torch.randn(1, 2, queries, 16, device="cpu", requires_grad=True)
+    key = torch.randn(1, 2, keys, 16, device="cpu", requires_grad=True)
+    torch.autograd.backward(F.attention(query, key, key, omega=omega, **options).sum())
 
 
 def _memory() -> None:
@@ -155,6 +176,9 @@ def _memory() -> None:
         memory = hopfy.AssociativeMemory().fit(rows)
         memory.recall(rows[:2])
         memory.recall(rows[:2], mask=torch.arange(16, device="cpu") < 8)
+    many = memories[:, :8].repeat(14, 1)
+    for beta in (7.0, 5.0, 4.0, 1e-3):  # some of the memories may have weight, or nearly all
+        hopfy.HopfieldNetwork(many, "sparsemax", beta).update(many[:4])
 
 
 def _images() -> None:
@@ -176,5 +200,12 @@ GROUPS = {
     "images": Group(("conv_pool",), _images),
 }
 
+
+def run_group(name: str) -> None:
+    """Call the operations of a group, with the same numbers each time."""
+    torch.manual_seed(0)
+    GROUPS[name].run()
+
+
 if __name__ == "__main__":
-    GROUPS[sys.argv[1]].run()
+    run_group(sys.argv[1])

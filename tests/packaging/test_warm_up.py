@@ -86,6 +86,35 @@ def test_the_second_run_finds_all_compiled(tmp_path: Path) -> None:
     assert written[0] == written[1] != {}
 
 
+_NOT_COMPILED = """
+import importlib, pkgutil
+import hopfy._kernels
+from hopfy import _warm_up
+from hopfy._runtime.kernel_cache import KernelCache
+
+for name in _warm_up.GROUPS:
+    _warm_up.run_group(name)
+for found in pkgutil.walk_packages(hopfy._kernels.__path__, "hopfy._kernels."):
+    if ".gpu" in found.name:
+        continue
+    for kernel in vars(importlib.import_module(found.name)).values():
+        if isinstance(getattr(kernel, "_cache", None), KernelCache) and not kernel.overloads:
+            print(kernel.py_func.__module__, kernel.__name__, sep=".")
+"""
+
+
+def test_the_groups_call_every_kernel() -> None:
+    """A kernel that no group calls would be compiled at a user's first call."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _NOT_COMPILED],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HOPFY_QUIET": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert sorted(set(ran.stdout.split())) == []
+
+
 @pytest.mark.slow
 def test_a_group_leaves_code_of_each_of_its_folders(tmp_path: Path) -> None:
     for name in ("entmax and normmax", "images"):

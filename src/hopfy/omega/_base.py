@@ -68,11 +68,6 @@ class Omega(Described, ABC):
         return 1
 
     @property
-    def varies_by_row(self) -> bool:
-        """Whether a parameter (alpha, k) is a tensor that may differ from row to row."""
-        return any(tensor.ndim > 0 for tensor in self.tensors().values())
-
-    @property
     def is_softmax(self) -> bool:
         """Whether the map is softmax: never sparse, and merged from parts by log-sum-exp."""
         return False

@@ -132,11 +132,6 @@ class Structure(Described, ABC):
         return True
 
     @property
-    def varies_by_row(self) -> bool:
-        """Whether a parameter is a tensor that may differ from row to row."""
-        return any(tensor.ndim > 0 for tensor in self.tensors().values())
-
-    @property
     def has_exact_oracle(self) -> bool:
         """Whether `oracle` finds a best structure for all scores, up to rounding."""
         return True
