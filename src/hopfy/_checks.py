@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ __all__ = [
     "ENTMAX_ALPHA",
     "NORMMAX_ALPHA",
     "SUBSET_SIZE",
+    "Gradient",
     "Rule",
     "as_dim",
     "as_floating",
@@ -36,14 +37,18 @@ __all__ = [
     "as_weights",
     "check_parameter",
     "check_range",
+    "check_retrieval",
     "constant",
     "domain_tolerance",
+    "expanded",
     "finite_norms",
     "masked",
     "number_of",
     "one_hot",
     "values_can_be_read",
 ]
+
+Gradient = Literal["unrolled", "last", "implicit"]
 
 
 def as_scores(scores: object, name: str = "scores") -> Tensor:
@@ -78,13 +83,7 @@ def as_mask(mask: object, scores: Tensor) -> Tensor:
         raise TypeError(
             f"expected mask to be a boolean tensor (True = may be selected), got {came}."
         )
-    try:
-        return mask.expand(scores.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"expected a mask that broadcasts to the scores' shape {tuple(scores.shape)}, "
-            f"got shape {tuple(mask.shape)}."
-        ) from None
+    return expanded(mask, scores.shape, "a mask that broadcasts to the scores' shape")
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -97,13 +96,33 @@ def as_weights(weights: object, scores: Tensor, name: str = "target") -> Tensor:
     """Return ``weights`` (floating, same shape as ``scores``) in the scores' dtype."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"expected {name} to be a torch.Tensor, got {type(weights).__name__}.")
+    weights = weights.to(scores.dtype)
+    return expanded(weights, scores.shape, f"{name} that broadcasts to the scores' shape")
+
+
+def expanded(tensor: Tensor, shape: torch.Size, wanted: str) -> Tensor:
+    """Return ``tensor`` broadcast to ``shape``; an error says what was ``wanted``."""
     try:
-        return weights.to(scores.dtype).expand(scores.shape)
+        return tensor.expand(shape)
     except RuntimeError:
         raise ValueError(
-            f"expected {name} that broadcasts to the scores' shape {tuple(scores.shape)}, "
-            f"got shape {tuple(weights.shape)}."
+            f"expected {wanted} {tuple(shape)}, got shape {tuple(tensor.shape)}."
         ) from None
+
+
+def check_retrieval(max_steps: object, tol: Any, gradient: object, state: Any) -> None:
+    """Check the options of `retrieve`."""
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+        raise ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"expected tol >= 0 or None, got {tol!r}.")
+    if gradient not in get_args(Gradient):
+        raise ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
+    if gradient == "implicit" and not state.is_identity:
+        raise ValueError(
+            "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
+            f"Jacobian, which the state {state} does not have, got 'implicit'."
+        )
 
 
 def as_patterns(memories: object, name: str = "memories") -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import date
 from pathlib import Path
@@ -73,7 +74,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: what there is, and how to get it.", no_args_is_help=True)
+data_app = typer.Typer(help="List and download data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = plain_console()
 
@@ -96,19 +97,21 @@ def _about(
 
 @app.command("warm-up")
 def warm_up() -> None:
-    """Compile everything ahead of its first use, for container images and clusters."""
+    """Compile all kernels before they are first used, for container images and clusters."""
     from hopfy._warm_up import warm_up
 
     with ShownStatus(console, "compiling") as status:
         count = warm_up(lambda name: status.say(f"compiling: {name}"))
-    console.print(f"{count} operations are compiled; later processes start at once.")
+    console.print(
+        f"{count} groups of operations are compiled; later processes start without compiling."
+    )
 
 
 @app.command(cls=_ListingCommand)
 def bench(
     subjects: Annotated[
         list[str] | None,
-        typer.Argument(help="Which, or SUBJECT/PART for a part of one; by default all but gpu."),
+        typer.Argument(help="Subjects, or SUBJECT/PART for one part; by default all but gpu."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the JSON records.")] = Path("benchmarks"),
 ) -> None:
@@ -120,16 +123,28 @@ def bench(
         if subject not in SUBJECTS and subject not in PARTS:
             parts = [name for name in PARTS if name.startswith(f"{whole}/")]
             raise _error(f"expected one of {', '.join(parts or SUBJECTS)}, got {subject!r}.", 2)
-        if subject in NEED_A_GPU and not torch.cuda.is_available():
-            raise _error(f"expected a GPU for the subject {subject!r}, but torch finds none.", 1)
         with ShownStatus(console, subject) as status:
-            measured = PARTS[subject]() if subject in PARTS else SUBJECTS[subject](status.say)
+            measured = _measure(subject, status.say)
         rows = [_fields(row) for row in measured]
         typer.echo("\n".join([subject, "", *table_lines(rows, console.width), ""]))
         path = out / f"{whole}.json"
         _record(path, {"rows": _others(path, rows) + rows if subject in PARTS else rows})
         if subject in NEED_A_GPU:
             typer.echo(f"Please paste this table into an issue:\n\n{to_paste(measured)}")
+
+
+def _measure(subject: str, say: Callable[[str], None]) -> list[Any]:
+    """The rows of a subject or a part; one line says what is missing for those that need a GPU."""
+    from hopfy.bench import NEED_A_GPU, PARTS, SUBJECTS
+
+    if subject in PARTS:
+        return PARTS[subject]()
+    try:
+        return SUBJECTS[subject](say)
+    except RuntimeError as error:
+        if subject in NEED_A_GPU:
+            raise _error(f"{subject}: {error}", 1) from None
+        raise
 
 
 def _others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -149,7 +164,10 @@ def _fields(row: Any) -> dict[str, Any]:
 @app.command()
 def explore(
     port: Annotated[
-        int, typer.Option(help="Port of localhost; another one if it is in use.", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Port on localhost; if it is in use, another one is chosen.", min=0, max=65535
+        ),
     ] = 5006,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
@@ -171,7 +189,7 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Recall damaged digits, run every experiment quickly, and write one page about it all."""
+    """Recall damaged digits, run a quick version of every experiment, and write one HTML page."""
     threads = torch.get_num_threads()
     # All problems here are small: threads would only wait for each other.
     torch.set_num_threads(1)
@@ -246,7 +264,7 @@ _LEAD = (
     "Structured Hopfield Networks, ICML 2024), beside what the paper says."
 )
 _NEXT = (
-    "hopfy explore                          # play with it in the browser",
+    "hopfy explore                          # maps and memories in the browser",
     "hopfy reproduce fig3 --profile paper   # the figures as large as the paper's",
     "hopfy data list                        # data sets, and how to get them",
     "hopfy reproduce table1 --profile paper # Table 1 on MNIST, every published cell",
@@ -273,15 +291,19 @@ def _plain_table(title: str, content: Any) -> Table:
 @app.command(cls=_ListingCommand)
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, or all; they are listed below.")],
-    profile: Annotated[str, typer.Option(help="How much to compute; listed below.")] = "quick",
+    profile: Annotated[
+        str, typer.Option(help="How much to compute; the profiles are listed below.")
+    ] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("hopfy-report"),
-    workers: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
-    so_far: Annotated[bool, typer.Option("--so-far", help="Show what is finished.")] = False,
+    workers: Annotated[int, typer.Option(help="Number of processes that share the work.")] = 1,
+    so_far: Annotated[
+        bool, typer.Option("--so-far", help="Show finished results; compute nothing.")
+    ] = False,
 ) -> None:
-    """Run an experiment of the paper and set its numbers beside the published ones.
+    """Run an experiment of the paper and compare its numbers with the published ones.
 
-    A run that was stopped goes on where it was.
+    A run that was stopped continues where it stopped.
     """
     from hopfy import paper
 
@@ -305,7 +327,7 @@ def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
         with ShownProgress(console) as progress:
             run = paper.reproduce(paper.load(name), out, progress=progress, **options)
     except KeyboardInterrupt:
-        raise _error(f"{name} was stopped; the same command goes on from here.", 130) from None
+        raise _error(f"{name} was stopped; the same command continues from here.", 130) from None
     except OSError as error:
         typer.echo(f"{name}: cannot use {error.filename or out}: {error.strerror}.", err=True)
         return False
@@ -321,13 +343,15 @@ def _reproduced(name: str, out: Path, options: dict[str, Any]) -> bool:
     console.print(f"The page: {page}", soft_wrap=True)
     if run.disagreements:
         count = len(run.disagreements)
-        typer.echo(f"{name}: numbers further from the paper than allowed: {count}.", err=True)
+        typer.echo(
+            f"{name}: {count} numbers differ from the paper by more than their tolerance.", err=True
+        )
     return not run.disagreements
 
 
 @data_app.command("list")
 def data_list() -> None:
-    """Show every data set and where it lies."""
+    """Show every data set and where it is stored."""
     from hopfy.paper.data import datasets
 
     table = Table()
@@ -354,10 +378,10 @@ def _how_to_get(one: Any) -> str:
 @data_app.command("fetch")
 def data_fetch(
     name: Annotated[
-        str | None, typer.Argument(help="A data set; without it, what can be fetched is shown.")
+        str | None, typer.Argument(help="A data set; without a name, show which can be downloaded.")
     ] = None,
 ) -> None:
-    """Download a data set, or check the one that is here."""
+    """Download a data set, or check the files that are already here."""
     from hopfy.paper.data import MissingDataError, dataset
 
     if name is None:

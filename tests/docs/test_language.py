@@ -93,3 +93,28 @@ def test_the_words_are_plain() -> None:
     pattern = re.compile("|".join(METAPHORS), re.IGNORECASE)
     found = [(name, match.group()) for name, text in _texts() for match in pattern.finditer(text)]
     assert found == []
+
+
+# Pages with measurements in long lines; the second is generated.
+UNWRAPPED = {"docs/reproduce.md", "docs/gpu-resources.md", "docs/gpu.md"}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Tables, directives, labels, pictures and indented code cannot be wrapped.
+NOT_PROSE = re.compile(r"\||:|\(.*\)=$|!\[|    ")
+
+
+def _prose(text: str) -> Iterator[str]:
+    fence = None
+    for line in text.splitlines():
+        mark = line.strip()[:3] if line.strip().startswith(("```", "$$")) else None
+        if mark is not None:
+            fence = mark if fence is None else None
+        elif fence is None and not NOT_PROSE.match(line):
+            yield line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_prose_is_wrapped(page: Path) -> None:
+    if page.relative_to(ROOT).as_posix() in UNWRAPPED:
+        pytest.skip("a page with long lines")
+    long = [line for line in _prose(page.read_text(encoding="utf-8")) if len(line) > 100]
+    assert long == []

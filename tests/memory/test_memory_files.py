@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from hopfy import AssociativeMemory
 from hopfy._files import tensors as tensor_file
 from hopfy._files.atomic import replacing, temporary_beside
 from hopfy.memory import _files
+from judges.threads import together
 
 
 def make(count: int = 9, **options) -> AssociativeMemory:
@@ -328,12 +329,15 @@ def resettle(**changes):
     return change
 
 
-def describe_rows(**changes):
+def update_header(part: str, **changes):
     def change(header, data):
-        header["rows"].update(changes)
+        header[part].update(changes)
         return header, data
 
     return change
+
+
+describe_rows, metadata = partial(update_header, "rows"), partial(update_header, "__metadata__")
 
 
 def overwrite(name: str, tensor: torch.Tensor):
@@ -359,14 +363,6 @@ def drop(name: str):
         for entry in header.values():
             if "data_offsets" in entry and entry["data_offsets"][0] >= stop:
                 entry["data_offsets"] = [x - (stop - start) for x in entry["data_offsets"]]
-        return header, data
-
-    return change
-
-
-def metadata(**changes):
-    def change(header, data):
-        header["__metadata__"].update(changes)
         return header, data
 
     return change
@@ -407,12 +403,27 @@ HOSTILE = {
         "separations are not numbers",
     ),
     "rivals only": (drop("separations"), "separations do not fit"),
-    "version 2": (metadata(version="2"), "version 1 of the memory format, got version '2'"),
+    "version 2": (
+        metadata(version="2"),
+        "version 1 of the memory format, got version '2'",
+    ),
     "another format": (metadata(format="llama"), "does not say that it is"),
-    "settings not JSON": (metadata(settings="{"), "settings are missing or unreadable"),
-    "settings a list": (metadata(settings="[]"), "settings are missing or unreadable"),
-    "settings deep": (metadata(settings="[" * 20000), "settings are missing or unreadable"),
-    "settings not text": (metadata(settings=5), "settings are missing or unreadable"),
+    "settings not JSON": (
+        metadata(settings="{"),
+        "settings are missing or unreadable",
+    ),
+    "settings a list": (
+        metadata(settings="[]"),
+        "settings are missing or unreadable",
+    ),
+    "settings deep": (
+        metadata(settings="[" * 20000),
+        "settings are missing or unreadable",
+    ),
+    "settings not text": (
+        metadata(settings=5),
+        "settings are missing or unreadable",
+    ),
     "no checksums": (metadata(tensor_sha256="{}"), "checksum"),
     "beta zero": (resettle(beta=0), "settings are not those"),
     "beta negative": (resettle(beta=-3.0), "settings are not those"),
@@ -635,22 +646,13 @@ def test_saving_through_a_link_keeps_the_link(path):
 
 def test_many_writers_of_one_path_wait_for_each_other(path):
     memories = [make(count) for count in (3, 5, 8, 13)]
-    errors = []
 
     def write(memory):
-        try:
-            for _ in range(8):
-                memory.save(path)
-                AssociativeMemory.load(path)
-        except Exception as error:
-            errors.append(error)
+        for _ in range(8):
+            memory.save(path)
+            AssociativeMemory.load(path)
 
-    threads = [threading.Thread(target=write, args=(memory,)) for memory in memories]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(write, memory) for memory in memories))
     assert os.listdir(path.parent) == [path.name]
     assert len(AssociativeMemory.load(path)) in (3, 5, 8, 13)
 

@@ -14,27 +14,7 @@ import torch
 from hopfy import AssociativeMemory
 from hopfy.memory._store import Store
 from hopfy.memory._turn_taking import Turns
-
-
-def together(*jobs: Callable[[], None]) -> None:
-    """Run the jobs at the same time; the first error of any of them is raised here."""
-    errors: list[BaseException] = []
-    ready = threading.Barrier(len(jobs))
-
-    def run(job: Callable[[], None]) -> None:
-        try:
-            ready.wait()
-            job()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+from judges.threads import together
 
 
 def pair(number: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ from hopfy import theory
 
 MARGINS = {"1.5-entmax": 2.0, "sparsemax": 1.0, "3-entmax": 0.5, "2-normmax": 1.0, "5-normmax": 1.0}
 NAMES = st.sampled_from(sorted(MARGINS))
+KINDS = st.sampled_from(["ball", "sphere", "grid"])
 
 
 def _patterns(seed: int, n: int, d: int, kind: str) -> Tensor:
@@ -48,7 +49,7 @@ def _is_in_hull_of_others(memories: Tensor, i: int) -> bool:
     seed=st.integers(0, 9999),
     n=st.integers(1, 30),
     d=st.integers(1, 6),
-    kind=st.sampled_from(["ball", "sphere", "grid"]),
+    kind=KINDS,
     block=st.sampled_from([1, 9, 50, 10_000]),
 )
 def test_separations_are_their_definition_in_blocks_of_any_size(
@@ -85,7 +86,7 @@ def test_duplicates_have_no_separation() -> None:
     seed=st.integers(0, 9999),
     n=st.integers(2, 7),
     d=st.integers(1, 4),
-    kind=st.sampled_from(["ball", "sphere", "grid"]),
+    kind=KINDS,
     factor=st.sampled_from([0.5, 0.999999, 1.0, 1.000001, 2.0]),
 )
 def test_stationary_iff_separated_outside_the_hull(
@@ -153,7 +154,7 @@ def test_softmax_has_no_margin() -> None:
     seed=st.integers(0, 9999),
     n=st.integers(1, 7),
     d=st.integers(1, 4),
-    kind=st.sampled_from(["ball", "sphere", "grid"]),
+    kind=KINDS,
     beta=st.sampled_from([0.5, 2.0, 10.0]),
     stretch=st.sampled_from([0.3, 1.0, 10.0]),
 )
@@ -201,7 +202,7 @@ def test_counterexample_one_step_to_a_pattern_that_is_left_again() -> None:
     seed=st.integers(0, 9999),
     n=st.integers(2, 7),
     d=st.integers(1, 5),
-    kind=st.sampled_from(["ball", "sphere", "grid"]),  # the footnote: norms need not be equal
+    kind=KINDS,  # the footnote: norms need not be equal
     beta=st.sampled_from([1.0, 5.0, 50.0]),
     bound=st.sampled_from(["exact", "paper"]),
 )

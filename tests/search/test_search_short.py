@@ -104,9 +104,13 @@ def test_verdicts_are_those_of_rational_arithmetic(
             assert torch.equal(ExactIndex(patterns).verdicts(members, lead), found)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5], ids=["whole cues", "half cues"])
 @pytest.mark.parametrize("compare", ["distance", "dot"])
-def test_a_recall_has_the_same_bits(compare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recall_has_the_same_bits(
+    compare: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patterns = _patterns()
+    mask = torch.arange(patterns.shape[1]) < share * patterns.shape[1]
     cues = torch.cat([patterns[:5], patterns[::6] + 0.1])
 
     def answers(rows: list[Tensor]) -> list[Tensor]:
@@ -114,7 +118,7 @@ def test_a_recall_has_the_same_bits(compare: str, monkeypatch: pytest.MonkeyPatc
         for beta in (0.2, 50.0):
             memory = AssociativeMemory(beta=beta, compare=compare)  # type: ignore[arg-type]
             memory.fit(patterns, torch.arange(91))
-            results = [memory.recall(each) for each in rows]
+            results = [memory.recall(each, mask=mask) for each in rows]
             for field in ("patterns", "ids", "values", "certified", "size", "steps"):
                 found.append(torch.cat([getattr(each, field) for each in results]))
             kinds = [kind.value for each in results for kind in each.kind]

@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from hopfy._checks import as_scores
+from hopfy._checks import as_scores, expanded
 from hopfy._facts import Described, identity_of
-from hopfy.states import State
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
-    "Gradient",
     "QueryLayout",
     "beta_rows",
     "check_layout",
-    "check_options",
     "checked_shard",
     "checked_values",
     "digest",
@@ -30,7 +27,6 @@ __all__ = [
 ]
 
 QueryLayout = Literal["replicated", "sharded"]
-Gradient = Literal["unrolled", "last", "implicit"]
 
 
 def check_layout(layout: object) -> None:
@@ -85,35 +81,12 @@ def checked_values(values: object, memories: Tensor) -> Tensor:
     return rows
 
 
-def check_options(
-    max_steps: object, tol: Any, trace: object, gradient: object, state: State
-) -> Exception | None:
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        return ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
-    if tol is not None and not tol >= 0:
-        return ValueError(f"expected tol >= 0 or None, got {tol!r}.")
-    if gradient not in get_args(Gradient):
-        return ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
-    if gradient == "implicit" and not state.is_identity:
-        return ValueError(
-            "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
-            f"Jacobian, which the state {state} does not have, got 'implicit'."
-        )
-    return None
-
-
 def beta_rows(beta: float | Tensor, queries: Tensor) -> Tensor:
     """Beta beside each query, (M,), in float64."""
     batch = queries.shape[:-1]
     if not isinstance(beta, Tensor):
         return torch.full((batch.numel(),), float(beta), dtype=torch.float64)
-    try:
-        return beta.double().expand(batch).reshape(-1)
-    except RuntimeError:
-        raise ValueError(
-            f"expected beta to broadcast over the queries {tuple(batch)}, got shape "
-            f"{tuple(beta.shape)}."
-        ) from None
+    return expanded(beta.double(), batch, "beta to broadcast over the queries").reshape(-1)
 
 
 def needs_grad(value: object) -> bool:

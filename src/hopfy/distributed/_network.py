@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, as_states, check_parameter
+from hopfy._checks import BETA, Gradient, as_states, check_parameter, check_retrieval
 from hopfy.distributed._energy import energy
 from hopfy.distributed._engine import Engine
 from hopfy.distributed._files import read_shard
 from hopfy.distributed._group import Group, collective
 from hopfy.distributed._inputs import (
-    Gradient,
     QueryLayout,
     check_layout,
-    check_options,
     checked_shard,
     checked_values,
     digest,
@@ -274,8 +272,8 @@ class ShardedHopfieldNetwork:
         certificate holds against the memories of all processes.
         """
         options = (max_steps, tol, trace, gradient)
-        wrong = check_options(*options, self.state)
-        asked = self._asked(queries, layout, f"retrieve{options}", wrong)
+        check = functools.partial(check_retrieval, max_steps, tol, gradient, self.state)
+        asked = self._asked(queries, layout, f"retrieve{options}", check)
         unrolled = asked.differentiable and gradient == "unrolled"
         with torch.set_grad_enabled(unrolled):
             outcome = iterate(asked.rows, self._rules(asked, max_steps, tol, trace))
@@ -296,13 +294,16 @@ class ShardedHopfieldNetwork:
         return step.mapped(self.state, cues.queries.dtype)
 
     def _asked(
-        self, queries: Tensor, layout: QueryLayout, call: str, error: Exception | None = None
+        self,
+        queries: Tensor,
+        layout: QueryLayout,
+        call: str,
+        check_more: Callable[[], None] = lambda: None,
     ) -> GroupQueries:
         """Checked queries of all processes as rows (M, D), and beta (M,)."""
 
         def check() -> tuple[Tensor, Mapping[str, int]]:
-            if error is not None:
-                raise error
+            check_more()
             check_layout(layout)
             checked = as_states(queries, self.memories)
             same: dict[str, int] = {
@@ -347,7 +348,7 @@ class ShardedHopfieldNetwork:
         )
 
     def _prove_as_states(self, members: Tensor, beta: Tensor, norm: float) -> Tensor:
-        """Prop. 2 for single patterns that are states of their own; the margin pays for rounding."""
+        """Prop. 2 for single patterns that are states of their own; the margin includes rounding."""
         margin = self.omega.exact_margin(1)
         if members.shape[1] != 1 or margin is None or not len(members):
             return torch.zeros(len(members), dtype=torch.bool)

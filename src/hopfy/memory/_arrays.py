@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopfy._checks import expanded
 from hopfy.memory._equal_lengths import squared_lengths
 
 __all__ = [
@@ -144,13 +145,8 @@ def as_mask(mask: ArrayLike | None, queries: Tensor) -> Tensor | None:
             "expected mask to be boolean (True = the cue really contains this coordinate), got "
             f"{known.dtype}."
         )
-    try:
-        return known.to(queries.device).expand(queries.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"expected mask to broadcast to the queries' shape {tuple(queries.shape)}, got shape "
-            f"{tuple(known.shape)}."
-        ) from None
+    known = known.to(queries.device)
+    return expanded(known, queries.shape, "mask to broadcast to the queries' shape")
 
 
 def as_values(values: ArrayLike, count: int, like: Tensor | None) -> Tensor:

@@ -325,7 +325,7 @@ class AssociativeMemory(Persistence, Estimator, Ordered):
         Pattern i is recalled exactly if and only if its separation Delta_i is at least m / beta,
         where m = 1 is the margin of omega (Prop. 2).
         The smallest positive separation is 2 (pattern 1 against pattern 2), so
-        beta = 2 m / Delta = 1: half of the separation pays for the margin, the other half is room
+        beta = 2 m / Delta = 1: half of the separation covers the margin, the other half is room
         for noise in the cue.
         2 of 3 patterns are fixed points.
         Pattern 2 can never be certified: stored twice, dominated by a longer pattern, or closer to

@@ -91,10 +91,13 @@ class Engine:
 
     def certain(self, cues: Tensor) -> Tensor | None:
         """(Q,) the row that each of a few complete cues leads to, if all of them are proven at once."""
+        return self._certain(cues, self._metric)
+
+    def _certain(self, queries: Tensor, metric: Metric) -> Tensor | None:
         if self.index is None:
             return None
         beta = float(self.network.beta)
-        found = self.index.singles(cues, self.prepared, beta, metric=self._metric)
+        found = self.index.singles(queries, self.prepared, beta, metric=metric)
         if found is None or not bool(self._proves(found).all()):
             return None
         return found
@@ -177,7 +180,18 @@ class Engine:
         decided = _Going()
         for some, weights in self.index.parts(held, self.prepared, beta, mask=mask):
             yield from self._filled(held[some], known[some], weights, places[some], decided)
-        yield from self._released(*decided.joined(held), self.max_steps)
+        places, states = decided.joined(held)
+        found = self._certain(states, "inner") if places.numel() else None
+        if found is None:
+            yield from self._released(places, states, self.max_steps)
+        else:
+            yield Piece.certain(places, self._alone(found))
+
+    def _alone(self, rows: Tensor) -> SparseRows:
+        """Weight 1 for one stored row (Q,) each."""
+        offsets = torch.arange(len(rows) + 1, device=rows.device)
+        ones = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+        return SparseRows(offsets, rows, ones, self.contents.rows.shape[0])
 
     def _filled(
         self, held: Tensor, known: Tensor, weights: SparseRows, places: Tensor, decided: _Going

@@ -14,7 +14,7 @@ from hopfy.omega import Omega
 
 __all__ = ["Guarantee", "guarantee"]
 
-# Half of the smallest separation pays for the margin, the other half is room for noise in the cue.
+# Half of the smallest separation covers the margin, the other half is room for noise in the cue.
 _ROOM = 2.0
 
 
@@ -71,7 +71,7 @@ class Guarantee:
         return [
             f"The smallest positive separation is {float(self.delta[closest]):.4g} (pattern {one} "
             f"against pattern {other}), so beta = {_ROOM:g} m / Delta = {self.beta:.6g}: half of "
-            "the separation pays for the margin, the other half is room for noise in the cue."
+            "the separation covers the margin, the other half is room for noise in the cue."
         ]
 
     def _which(self, contents: Contents) -> list[str]:

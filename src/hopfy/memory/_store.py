@@ -201,7 +201,7 @@ class Store:
     """The one writer of snapshots.
 
     Removed rows are only noted. A recall works on a `ThinnedSnapshot`; what looks at all rows, and
-    a recall when many rows are gone, pays for one compaction.
+    a recall when many rows are gone, compacts them first.
     """
 
     def __init__(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from torch import Tensor
 
 from hopfy._checks import as_patterns
 from hopfy.omega import Omega, omega_from
 from hopfy.states import State, state_from
 
-__all__ = ["Gradient", "check_options", "checked_omega", "checked_state", "checked_values"]
-
-Gradient = Literal["unrolled", "last", "implicit"]
+__all__ = ["checked_omega", "checked_state", "checked_values"]
 
 
 def checked_omega(omega: Omega | str) -> Omega:
@@ -36,16 +32,6 @@ def checked_state(state: State | str, omega: Omega) -> State:
             f"{omega.name} are not, got {state}: its updates would grow without end."
         )
     return state
-
-
-def check_options(max_steps: int, tol: float | None, gradient: str) -> None:
-    """Check the options of `retrieve`."""
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
-    if tol is not None and not tol >= 0:
-        raise ValueError(f"expected tol >= 0 or None, got {tol!r}.")
-    if gradient not in get_args(Gradient):
-        raise ValueError(f"expected gradient to be one of {get_args(Gradient)}, got {gradient!r}.")
 
 
 def checked_values(values: object, memories: Tensor, name: str = "values") -> Tensor:

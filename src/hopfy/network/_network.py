@@ -7,12 +7,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hopfy._checks import BETA, as_patterns, as_states, check_parameter
+from hopfy._checks import (
+    BETA,
+    Gradient,
+    as_patterns,
+    as_states,
+    check_parameter,
+    check_retrieval,
+    expanded,
+)
 from hopfy._runtime.precision import leaves_autocast
 from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.network._arguments import (
-    Gradient,
-    check_options,
     checked_omega,
     checked_state,
     checked_values,
@@ -252,12 +258,7 @@ class HopfieldNetwork:
                 to the queries.
         """
         queries, beta = self._prepared(queries)
-        check_options(max_steps, tol, gradient)
-        if gradient == "implicit" and not self.state.is_identity:
-            raise ValueError(
-                "expected gradient='unrolled' or 'last', as the implicit gradient needs a symmetric "
-                f"Jacobian, which the state {self.state} does not have."
-            )
+        check_retrieval(max_steps, tol, gradient, self.state)
         differentiable = self._differentiable(queries)
         recorded = differentiable and gradient == "unrolled"
         with one_thread_if_crowded():
@@ -285,13 +286,8 @@ class HopfieldNetwork:
         beta = self.beta
         if not isinstance(beta, Tensor) or beta.ndim == 0:
             return queries, beta
-        try:
-            return queries, beta.expand(queries.shape[:-1]).unsqueeze(-1)
-        except RuntimeError:
-            raise ValueError(
-                f"expected beta to broadcast over the queries {tuple(queries.shape[:-1])}, "
-                f"got shape {tuple(beta.shape)}."
-            ) from None
+        batch = queries.shape[:-1]
+        return queries, expanded(beta, batch, "beta to broadcast over the queries").unsqueeze(-1)
 
     def _parts_of_queries(
         self, queries: Tensor, beta: float | Tensor

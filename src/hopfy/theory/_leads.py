@@ -139,7 +139,7 @@ class _Problem:
         else:
             size, anchors = 1, self.anchors[rows].to(memories.dtype)
             reach = norm_bounds(self.anchors[rows].double()).unsqueeze(-1)
-        # The second term pays for the float64 operations that follow, ``tiny`` for underflow.
+        # The second term bounds the errors of the float64 operations that follow, ``tiny`` underflow.
         relative = rounding_bound(dimension, size, memories.dtype)
         relative += 8 * torch.finfo(torch.float64).eps
         tiny = 2 * (dimension + size + 2) * facts.tiny
