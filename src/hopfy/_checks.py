@@ -15,7 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopfy._runtime.dispatch import is_compiling, transforms_are_active, values_can_be_read
+from hopfy._runtime.dispatch import (
+    is_compiling,
+    is_tracing,
+    transforms_are_active,
+    values_can_be_read,
+)
 
 __all__ = [
     "BETA",
@@ -229,9 +234,8 @@ def constant(value: float, beside: Tensor) -> Tensor:
 
     Calls with the same number share it: nothing writes to it.
     """
-    traced = is_compiling() or torch._C._get_tracing_state() is not None
-    # A tracer wants a tensor of its own, and one made inside a transform ends with it.
-    if traced or transforms_are_active() or type(beside) is not Tensor:
+    # A tracer needs a tensor of its own, and one made inside a transform ends with it.
+    if is_compiling() or is_tracing() or transforms_are_active() or type(beside) is not Tensor:
         return torch.tensor(value, dtype=torch.float64, device="cpu")
     return _shared_constant(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,20 @@ def test_the_check_sees_crossings(tmp_path, monkeypatch) -> None:
         "hopfy.nn._heads",
         "hopfy._kernels.entmax",
     ]
+
+
+# Questions about torch's dispatcher, tracers, autocast and threads.
+PROBES = re.compile(
+    r"torch\._C\b|torch\._subclasses|torch\._dynamo|torch\._functorch|torch\.compiler\.is_"
+    r"|is_autocast|get_autocast|get_num_threads|onnx\.is_in_onnx_export|cpu_count"
+)
+# Experiments and timings run torch as a user does; the command line sets its threads.
+OUTSIDE = {"_runtime", "paper", "bench", "_commands.py"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_only_the_runtime_asks_for_the_state_of_torch(path: Path) -> None:
+    if path.relative_to(SOURCE).parts[0] not in OUTSIDE:
+        assert PROBES.findall(path.read_text(encoding="utf-8")) == []

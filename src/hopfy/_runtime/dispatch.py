@@ -6,6 +6,7 @@ Every question about it is asked here, so that a change inside torch is one chan
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +20,20 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 __all__ = [
+    "current_autograd_node",
     "forward_mode_is_active",
     "has_plain_memory",
     "has_values",
     "is_batched",
     "is_compiling",
+    "is_exporting",
+    "is_in_onnx_export",
     "is_tracing",
     "records_gradients",
     "transforms_are_active",
     "transforms_differentiate",
     "values_can_be_read",
+    "with_version",
 ]
 
 
@@ -37,15 +42,25 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def is_exporting() -> bool:
+    """Whether `torch.export` traces it: what is exported has to run without hopfy."""
+    return torch.compiler.is_exporting()
+
+
 def is_tracing() -> bool:
     """Whether `torch.jit.trace` or an ONNX export records the operations that run now.
 
-    Neither can keep an operator of ours: they want plain torch. No export to ONNX runs before
+    Neither can keep hopfy's operators: both need plain torch. No export to ONNX runs before
     `torch.onnx` is imported, which takes a while.
     """
     if torch._C._get_tracing_state() is not None:
         return True
-    return "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export()
+    return "torch.onnx" in sys.modules and is_in_onnx_export()
+
+
+def is_in_onnx_export() -> bool:
+    """Whether an ONNX export records the operations that run now; may import `torch.onnx`."""
+    return torch.onnx.is_in_onnx_export()
 
 
 def transforms_are_active() -> bool:
@@ -71,6 +86,19 @@ def forward_mode_is_active() -> bool:
 def records_gradients(*tensors: Tensor) -> bool:
     """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def current_autograd_node() -> Any:
+    """The node of the graph whose backward pass runs now, in a hook of that node."""
+    return torch._C._current_autograd_node()
+
+
+def with_version(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if it is an inference tensor, which does not count changes in place."""
+    if not tensor.is_inference():
+        return tensor
+    with torch.inference_mode(False):
+        return tensor.clone()
 
 
 def is_batched(tensor: Tensor | None) -> bool:

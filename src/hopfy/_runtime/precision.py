@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_is_on", "full_precision", "leaves_autocast", "outside_autocast"]
+__all__ = [
+    "autocast_dtype",
+    "autocast_is_on",
+    "full_precision",
+    "leaves_autocast",
+    "outside_autocast",
+]
 
 
 def full_precision(tensor: Tensor) -> bool:
@@ -50,6 +56,13 @@ def autocast_is_on(tensor: Tensor) -> bool:
         return torch.is_autocast_enabled("cpu")
     device = tensor.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype of products on the tensor's device: its own, or the one `torch.autocast` casts to."""
+    if not autocast_is_on(tensor):
+        return tensor.dtype
+    return torch.get_autocast_dtype(tensor.device.type)
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

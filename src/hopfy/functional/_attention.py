@@ -12,8 +12,13 @@ from torch.utils.checkpoint import checkpoint
 from hopfy._facts import named
 from hopfy._kernels import attention as kernel
 from hopfy._runtime.backends import KERNEL_DTYPES, backend_for
-from hopfy._runtime.dispatch import forward_mode_is_active, is_compiling, records_gradients
-from hopfy._runtime.precision import autocast_is_on, outside_autocast
+from hopfy._runtime.dispatch import (
+    forward_mode_is_active,
+    is_compiling,
+    is_exporting,
+    records_gradients,
+)
+from hopfy._runtime.precision import autocast_dtype, autocast_is_on, outside_autocast
 from hopfy.functional._attention_inputs import Inputs, as_inputs, fit_at_a_glance
 from hopfy.functional._fused_attention import fused, traced
 from hopfy.functional._softmax_attention import sdpa, torch_attention
@@ -119,9 +124,7 @@ def _is_common(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def attend(inputs: Inputs, omega: Any, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
     """`attention` on checked inputs; the weights are None unless they are needed."""
     omega = as_map(omega)
-    dtype = inputs.query.dtype
-    if autocast_is_on(inputs.query):
-        dtype = torch.get_autocast_dtype(inputs.query.device.type)
+    dtype = autocast_dtype(inputs.query)
     with outside_autocast(inputs.query):
         output, weights = _attended(inputs.widened(), omega, need_weights)
     if output.dtype is not dtype:
@@ -148,7 +151,7 @@ def _can_be_divided(inputs: Inputs, omega: Any) -> bool:
     return (
         rows * keys > _BLOCK
         and not getattr(omega, "varies_by_row", True)  # a map need not be an Omega
-        and not (is_compiling() and not torch.compiler.is_exporting())
+        and not (is_compiling() and not is_exporting())
         and not forward_mode_is_active()
     )
 
@@ -226,7 +229,7 @@ def _without_weights(inputs: Inputs, omega: Any) -> Tensor | None:
 def _can_be_an_operator(inputs: Inputs) -> bool:
     """Whether a compiled graph may call our kernels: exported programs must run without hopfy."""
     device = inputs.query.device.type
-    return inputs.query.dtype in KERNEL_DTYPES.get(device, ()) and not torch.compiler.is_exporting()
+    return inputs.query.dtype in KERNEL_DTYPES.get(device, ()) and not is_exporting()
 
 
 def _dense(inputs: Inputs, omega: Any) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from hopfy._runtime.dispatch import (
     has_values,
     is_batched,
     is_compiling,
+    is_in_onnx_export,
     is_tracing,
     records_gradients,
     transforms_are_active,
@@ -73,7 +74,7 @@ def differentiable(row_map: RowMap) -> Callable[..., Any]:
 
     def apply(*inputs: Tensor, memo: Any = None) -> Any:
         in_graph = is_compiling() or not has_values(inputs[0])
-        if in_graph and not torch.onnx.is_in_onnx_export():
+        if in_graph and not is_in_onnx_export():
             return operator(*inputs)
         if transforms_are_active() or forward_mode_is_active():
             return transformable.apply(*inputs)

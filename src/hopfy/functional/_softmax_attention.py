@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hopfy._runtime.dispatch import (
+    current_autograd_node,
     forward_mode_is_active,
     is_compiling,
     records_gradients,
@@ -128,7 +129,7 @@ def _recorded(mask: Tensor | None, gradients: Any, cotangents: Any) -> Any:
     """In the place of a fused kernel's gradients: the same, recorded, if they are to be recorded."""
     if not torch.is_grad_enabled():
         return None
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_autograd_node()
     attend = partial(_attend, (mask, 0.0, node._saved_is_causal, node._saved_scale))
     inputs = node._saved_query, node._saved_key, node._saved_value
     needed = [x is not None for x in gradients[:3]]
