@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -136,3 +139,63 @@ def test_the_number_of_threads_changes_no_answer() -> None:
         assert torch.equal(answer.state, answers[0].state)
         assert torch.equal(answer.weights, answers[0].weights)
         assert torch.equal(answer.certified, answers[0].certified)
+
+
+def _unit(count: int) -> Tensor:
+    return torch.nn.functional.normalize(torch.randn(count, 16), dim=1)
+
+
+@pytest.mark.parametrize("name", [*SPARSE, "softmax"])
+def test_a_network_does_not_follow_the_index_it_was_made_of(name: str) -> None:
+    memories, more = _unit(60), _unit(3)
+    index = hopfy.search.ExactIndex(memories)
+    net = hopfy.HopfieldNetwork.over(index, name, 20.0)
+    expected = hopfy.HopfieldNetwork(memories, name, 20.0)
+    index.add(more)
+    index.remove([0, 1])
+    for own in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        queries = torch.cat((memories[:2], more))
+        found, judged = own.retrieve(queries), expected.retrieve(queries)
+        torch.testing.assert_close(found.weights, judged.weights)
+        assert torch.equal(found.certified, judged.certified)
+        torch.testing.assert_close(own.energy(queries), expected.energy(queries))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_removed_memories_are_never_retrieved(name: str) -> None:
+    memories = _unit(60)
+    index = hopfy.search.ExactIndex(memories)
+    index.remove([0, 5])
+    expected = hopfy.HopfieldNetwork(memories[index.living], name, 20.0)
+    queries = memories[:6]
+    net = hopfy.HopfieldNetwork.over(index, name, 20.0)
+    for own in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(own.update(queries), expected.update(queries))
+        torch.testing.assert_close(own.retrieve(queries).state, expected.retrieve(queries).state)
+        for ask in (own.energy, own.energy_parts, own.scores, own.weights):
+            with pytest.raises(ValueError, match=r"index\.restricted\(index\.living\)"):
+                ask(queries)
+        with pytest.raises(ValueError, match="without removed memories"):
+            own.retrieve(queries.clone().requires_grad_())
+        with pytest.raises(ValueError, match="without removed memories"):
+            own.retrieve(queries, trace=True)
+    rest = hopfy.HopfieldNetwork.over(index.restricted(index.living), name, 20.0)
+    torch.testing.assert_close(rest.energy(queries), expected.energy(queries))
+
+
+def test_softmax_gives_removed_memories_no_weight() -> None:
+    index = hopfy.search.ExactIndex(_unit(60))
+    index.remove([0])
+    net = hopfy.HopfieldNetwork.over(index, "softmax", 20.0)
+    with pytest.raises(ValueError, match="without removed memories"):
+        net.retrieve(_unit(2))
+
+
+def test_changes_of_memories_made_in_inference_mode_are_seen() -> None:
+    with torch.inference_mode():
+        net = hopfy.HopfieldNetwork(_unit(60), "sparsemax", 20.0)
+        queries = net.memories[:4].clone()
+        assert torch.equal(net.retrieve(queries).state, queries)
+        net.memories.mul_(-1)
+        assert torch.equal(net.retrieve(-queries).state, -queries)
+        assert torch.equal(net.update(-queries), -queries)

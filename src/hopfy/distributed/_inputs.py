@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopfy._checks import as_scores, expanded
 from hopfy._facts import Described, identity_of
+from hopfy._runtime.dispatch import with_version
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -68,7 +69,7 @@ def checked_shard(memories: object) -> Tensor:
         raise ValueError(
             "expected finite memories, got NaN or infinity in them; remove those patterns."
         )
-    return rows
+    return with_version(rows)
 
 
 def checked_values(values: object, memories: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hopfy._runtime.dispatch import with_version
 from hopfy.search import Agreement, ExactIndex, Metric, SparseRows
 
 __all__ = ["Layout", "Numbered", "Shard"]
@@ -91,7 +92,8 @@ class Shard:
     """
 
     def __init__(self, memories: Tensor, index: ExactIndex | None = None) -> None:
-        self.memories = memories
+        self._never_changes = index is not None
+        self.memories = memories if self._never_changes else with_version(memories)
         self._index = None if index is None else (self._version, index)
         self._norm: tuple[int, Tensor] | None = None
 
@@ -107,7 +109,7 @@ class Shard:
 
     @property
     def _version(self) -> int:
-        return 0 if self.memories.is_inference() else self.memories._version
+        return 0 if self._never_changes else self.memories._version
 
     @property
     def largest_norm(self) -> Tensor:

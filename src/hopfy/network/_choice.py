@@ -40,6 +40,8 @@ class StepperChoice:
         self._omega = omega
         self._queries_seen = 0
         self._kept: tuple[int, IndexedStep] | None = None
+        self._given: IndexedStep | None = None
+        self._has_removed = False
         self._quick: _Quick | None = None
         self._is_softmax = omega.is_softmax
         self._indexable = (
@@ -54,11 +56,10 @@ class StepperChoice:
 
     @classmethod
     def over(cls, index: ExactIndex, omega: Omega, state: State) -> StepperChoice:
-        """Steps through an index that was made before."""
+        """Steps through an index that was made before, as it is now."""
         choice = cls(index.memories, omega, state)
-        version = 0 if index.memories.is_inference() else index.memories._version
-        choice._kept = (version, IndexedStep(index, omega))
-        choice._queries_seen = index.memories.shape[1]  # nothing is left to plan
+        choice._given = IndexedStep(index.copy(), omega)
+        choice._has_removed = index.living is not None
         return choice
 
     def __getstate__(self) -> dict[str, object]:
@@ -81,7 +82,7 @@ class StepperChoice:
         memories, beta = self._memories, self._beta
         if not isinstance(beta, int | float) or memories.shape[0] >= _MANY_MEMORIES:
             return None
-        if not self._state.is_identity or self._is_softmax or memories.is_inference():
+        if not self._state.is_identity or self._is_softmax:
             return None
         update = step.fixed_update(float(beta))
         return None if update is None else (version, update)
@@ -93,17 +94,29 @@ class StepperChoice:
         """
         limit = _MANY_WEIGHTS if keeps_weights else _MANY_UNWANTED
         if recorded or not self._can_be_indexed(queries, limit):
-            return DenseStep(self._memories, self._omega, self._state)
-        memories = self._memories
-        if memories.requires_grad:
+            return DenseStep(self.all_memories, self._omega, self._state)
+        if self._given is not None:
+            return self._given
+        if self._memories.requires_grad:
             return self._indexed(0)
-        version = 0 if memories.is_inference() else memories._version
+        version = self._memories._version
         if self._kept is None or self._kept[0] != version:
             self._queries_seen = 0
             self._kept = (version, self._indexed(0))
             self._quick = self._made_quick(version, self._kept[1])
         self._plan(queries, version)
         return self._kept[1]
+
+    @property
+    def all_memories(self) -> Tensor:
+        """The memories, for products with all of them; an error if some have been removed."""
+        if self._has_removed:
+            raise ValueError(
+                "expected a network of an index without removed memories, as energies, gradients and "
+                "dense weights need products with all of them; make it of "
+                "index.restricted(index.living), which copies the memories that are left."
+            )
+        return self._memories
 
     def _can_be_indexed(self, queries: int, limit: int) -> bool:
         if not self._indexable:

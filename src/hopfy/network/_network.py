@@ -16,6 +16,7 @@ from hopfy._checks import (
     check_retrieval,
     expanded,
 )
+from hopfy._runtime.dispatch import with_version
 from hopfy._runtime.precision import leaves_autocast
 from hopfy._runtime.threads import one_thread_if_crowded
 from hopfy.network._arguments import (
@@ -94,7 +95,11 @@ class HopfieldNetwork:
     def over(
         cls, index: ExactIndex, omega: Omega | str = "sparsemax", beta: float = 1.0
     ) -> HopfieldNetwork:
-        """A network of the memories of an index, which are not copied.
+        """A network of the memories that an index holds now, which are not copied.
+
+        It does not follow later changes of the index. If memories were removed from the index, only
+        retrieval without gradients works; ``index.restricted(index.living)`` makes an index of the
+        others, which gives a network that can do everything.
 
         >>> import torch, hopfy
         >>> index = hopfy.search.ExactIndex(torch.eye(3))
@@ -169,17 +174,18 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         if not self._row_by_row or self._differentiable(queries):
-            return energy(queries, self.memories, self.omega, beta, self.state)
+            return energy(queries, self._choice.all_memories, self.omega, beta, self.state)
         with torch.no_grad():
             parts = self._parts_of_queries(queries, beta)
-            flat = [energy(part, self.memories, self.omega, b, self.state) for part, b in parts]
+            rows = self._choice.all_memories
+            flat = [energy(part, rows, self.omega, b, self.state) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
 
     @leaves_autocast
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
         queries, beta = self._prepared(queries)
-        return energy_parts(queries, self.memories, self.omega, beta, self.state)
+        return energy_parts(queries, self._choice.all_memories, self.omega, beta, self.state)
 
     @leaves_autocast
     def gradient(self, queries: Tensor) -> Tensor:
@@ -273,7 +279,7 @@ class HopfieldNetwork:
 
     def _wide_scores(self, queries: Tensor) -> Tensor:
         queries, beta = self._prepared(queries)
-        return (widened(queries) * beta) @ widened(self.memories).mT
+        return (widened(queries) * beta) @ widened(self._choice.all_memories).mT
 
     @property
     def _row_by_row(self) -> bool:
@@ -430,4 +436,4 @@ def _flat(queries: Tensor) -> Tensor:
 
 def _owned(memories: Tensor) -> Tensor:
     """A copy, which later changes outside do not reach; a tensor that is trained stays itself."""
-    return memories if memories.requires_grad else memories.clone()
+    return memories if memories.requires_grad else with_version(memories.clone())
