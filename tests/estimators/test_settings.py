@@ -76,6 +76,62 @@ def test_unknown_parameters_are_still_refused(kind):
         kind().set_params(training__no_such=1)
 
 
+# A value of every sort that a parameter has.
+VALUES = {
+    "given groups": lambda kind: {name: made() for name, made in kind._groups.items()},
+    "no groups": lambda kind: dict.fromkeys(kind._groups),
+    "a schedule": lambda _: {"training": Training(schedule=ExponentialDecay(0.9))},
+    "a constant rate": lambda _: {"training": Training(schedule=None)},
+    "a class": lambda _: {"training": Training},
+    "a dict": lambda _: {"training": {"lr": 0.1}},
+}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_a_nested_name_that_does_not_exist_is_a_value_error_that_lists_names(kind, values):
+    given = VALUES[values](kind)
+    names = [*kind().get_params(), "no_such", "no_such__lr"]
+    for name in names:
+        nested = f"{name}__no_such"
+        model = kind(**given)
+        before = model.get_params()
+        with pytest.raises(
+            ValueError, match=r"Invalid parameter '.*no_such.*Valid parameters are"
+        ) as e:
+            model.set_params(**{nested: 1})
+        assert nested.rpartition("__")[2] in str(e.value)
+        assert model.get_params() == before
+
+
+def test_if_one_name_is_wrong_nothing_is_set(kind):
+    model = kind(training=Training(lr=0.5))
+    before = model.get_params()
+    for wrong in ("training__no_such", "no_such", "training__schedule__x"):
+        with pytest.raises(ValueError, match="Invalid parameter"):
+            model.set_params(training__lr=0.1, random_state=7, **{wrong: 1})
+        assert model.get_params() == before
+        fresh = kind()
+        with pytest.raises(ValueError, match="Invalid parameter"):
+            fresh.set_params(training__lr=0.1, **{wrong: 1})
+        assert fresh.training is None
+
+
+def test_all_parameters_at_once_and_one_by_one(kind):
+    model = kind(training=Training(lr=0.5, patience=None, schedule=ReduceOnPlateau(0.5)))
+    everything = model.get_params()
+    assert (
+        kind().set_params(**clone(everything, safe=False)).get_params().keys() >= everything.keys()
+    )
+    for name, value in everything.items():
+        assert clone(model).set_params(**{name: value}).get_params()[name] == value
+        copy = clone(model)
+        copy.set_params(**{name: None})
+        assert copy.get_params()[name] is None
+        assert model.get_params() == everything  # the original's groups are its own
+    group = clone(model).set_params(training=None, training__lr=0.25, training__clip=None)
+    assert (group.training.lr, group.training.clip, group.training.patience) == (0.25, None, "auto")
+
+
 def test_a_grid_over_a_group(kind):
     rates = [0.01, 0.001]
     points = list(ParameterGrid({"training__lr": rates}))

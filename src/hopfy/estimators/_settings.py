@@ -8,16 +8,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["Grouped", "Selection", "Settings", "Words"]
 
-_Self = TypeVar("_Self", bound="Grouped")
+
+class _Checked(BaseEstimator):  # type: ignore[misc]
+    """Parameters whose names are checked, nested ones included, before any of them is set."""
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; ValueError, and nothing is set, if there is no such parameter."""
+        self._check_names(parameters)
+        super().set_params(**parameters)
+        return self
+
+    def _check_names(self, parameters: Mapping[str, Any]) -> None:
+        known = self.get_params(deep=False) | parameters
+        for name in parameters:
+            first, _, rest = name.partition("__")
+            if first not in self._get_param_names():
+                raise self._invalid(name)
+            if not rest:
+                continue
+            if isinstance(known[first], _Checked):
+                known[first]._check_names({rest: parameters[name]})
+            elif isinstance(known[first], type) or not hasattr(known[first], "set_params"):
+                raise self._invalid(name, f" {first} is {known[first]!r}, which has no parameters.")
+
+    def _invalid(self, name: str, reason: str = "") -> ValueError:
+        valid = sorted(self.get_params())
+        return ValueError(
+            f"Invalid parameter {name!r} for estimator {self}.{reason} Valid parameters are: {valid}."
+        )
 
 
-class Settings(BaseEstimator):  # type: ignore[misc]
+class Settings(_Checked):
     """A group of parameters; equal if all of them are."""
 
     def __eq__(self, other: object) -> bool:
@@ -72,7 +102,7 @@ class Selection(Settings):
         self.test_temperature = test_temperature
 
 
-class Grouped(BaseEstimator):  # type: ignore[misc]
+class Grouped(_Checked):
     """An estimator some of whose parameters are `Settings`, None for their defaults.
 
     A parameter that has moved into a group since an earlier version is an error that says where it
@@ -97,15 +127,17 @@ class Grouped(BaseEstimator):  # type: ignore[misc]
                     found |= {f"{group}__{name}": value for name, value in default.items()}
         return found
 
-    def set_params(self: _Self, **parameters: Any) -> _Self:
-        """Set parameters, those of a group as ``training__lr=0.01``."""
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters, those of a group as ``training__lr=0.01``.
+
+        ValueError, and nothing is set, if there is no such parameter.
+        """
         self._refuse_moved(parameters)
         for group, settings in self._groups.items():
             nested = any(name.startswith(f"{group}__") for name in parameters)
             if nested and parameters.get(group, getattr(self, group)) is None:
                 parameters[group] = settings()
-        super().set_params(**parameters)
-        return self
+        return super().set_params(**parameters)
 
     def _group(self, name: str) -> Any:
         """The settings of a group, the default ones where none were given."""
