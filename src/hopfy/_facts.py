@@ -9,16 +9,25 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Described", "IndexTarget", "Reach", "identity_of", "named", "resolve_names_with"]
+__all__ = [
+    "Described",
+    "IndexTarget",
+    "Reach",
+    "identity_of",
+    "named",
+    "register_parameters",
+    "resolve_names_with",
+]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
@@ -45,6 +54,9 @@ class IndexTarget(NamedTuple):
 class Described:
     """An immutable object whose attributes are numbers, strings, tensors and `Described` objects.
 
+    Objects of one class are equal if all their attributes are, tensors in their shape, dtype and
+    entries.
+
     A class that sets ``family`` (a string, unique within its kind) can be described by `spec` and
     made again by `from_spec`, which calls the class with the attributes as keywords.
     """
@@ -58,6 +70,14 @@ class Described:
             cls._families = {}
         if cls.__dict__.get("family") is not None:
             cls._families[str(cls.family)] = cls
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self is other or _are_equal(self._parameters(), other._parameters())
+
+    def __hash__(self) -> int:
+        return hash((type(self), _hashable(self._parameters())))
 
     @property
     def name(self) -> str:
@@ -121,7 +141,40 @@ class Described:
         return any(tensor.ndim > 0 for tensor in self.tensors().values())
 
     def _parameters(self) -> list[tuple[str, Any]]:
-        return [(key, value) for key, value in vars(self).items() if not key.startswith("_")]
+        def is_parameter(key: str) -> bool:
+            derived = isinstance(getattr(type(self), key, None), cached_property)
+            return not key.startswith("_") and not derived
+
+        return [(key, value) for key, value in vars(self).items() if is_parameter(key)]
+
+
+def register_parameters(module: nn.Module, prefix: str, described: Described) -> None:
+    """Make every `nn.Parameter` of an omega or a state a parameter of the module that uses it."""
+    for name, tensor in described.tensors().items():
+        if isinstance(tensor, nn.Parameter):
+            module.register_parameter(f"{prefix}_{name}".replace(".", "_"), tensor)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+            return False
+        alike = first.dtype == second.dtype and first.device == second.device
+        return alike and torch.equal(first.detach(), second.detach())
+    if isinstance(first, tuple | list) and type(first) is type(second):
+        return len(first) == len(second) and all(map(_are_equal, first, second))
+    return bool(first == second)
+
+
+def _hashable(value: Any) -> Any:
+    """Equal for equal values; the entries of a tensor do not count, as they may be trained."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    if isinstance(value, tuple | list):
+        return tuple(map(_hashable, value))
+    return value if isinstance(value, Hashable) else type(value)
 
 
 def identity_of(value: Any) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy._checks import as_dim, as_scores
+from hopfy._facts import register_parameters
 from hopfy.omega import Omega, omega_from
 
 __all__ = ["FenchelYoungLoss"]
@@ -75,6 +76,7 @@ class FenchelYoungLoss(nn.Module):
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"expected label_smoothing in [0, 1], got {label_smoothing!r}.")
         self.omega = omega_from(omega)
+        register_parameters(self, "omega", self.omega)
         if (weight is not None or label_smoothing) and self.omega.largest_mass != 1:
             raise ValueError(
                 "expected weight and label_smoothing with a regularizer that selects one class per "

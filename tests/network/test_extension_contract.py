@@ -15,13 +15,20 @@ from torch import Tensor
 import hopfy
 from hopfy import FenchelYoungLoss, HopfieldNetwork, Omega, SparseMAP
 from hopfy import functional as F
+from hopfy._facts import identity_of
 from hopfy.structures import (
     AtMostK,
+    Budget,
     Chain,
+    Dense,
+    FactorGraph,
     Grid,
     KSubsets,
     Matching,
+    Oracle,
+    Pair,
     Rows,
+    Sequence,
     SequentialKSubsets,
     Structure,
     Tree,
@@ -213,11 +220,106 @@ def test_what_is_no_description_is_refused(spec: object) -> None:
         Omega.from_spec(spec)  # type: ignore[arg-type]
 
 
-def test_tensors_move_together() -> None:
-    omega = SparseMAP(Grid(Chain(torch.randn(2, 2)), (3, 2)))
-    wide = omega.map_tensors(lambda tensor: tensor.double())
-    assert [tensor.dtype for tensor in wide.tensors().values()] == [torch.float64]
-    assert [tensor.dtype for tensor in omega.tensors().values()] == [torch.float32]
+def _graph(score: float, k: int = 2) -> Omega:
+    pair = Pair(0, 1, torch.tensor(score))
+    table = Dense([[2, 3], [4, 5]], torch.tensor([[0.0, score], [0.5, 0.0]]))
+    return SparseMAP(FactorGraph([pair, table, Budget([1, 3, 5], k), Sequence([0, 2], score)]))
+
+
+OBJECTS = {
+    "alpha": lambda: hopfy.Tsallis(torch.tensor([1.25, 1.5])),
+    "norm": lambda: hopfy.Norm(torch.tensor([2.0, 5.0])),
+    "capped": lambda: hopfy.omega.Capped(torch.tensor([0.5, 0.7, 0.9])),
+    "k": lambda: SparseMAP(KSubsets(torch.tensor([1.0, 2.0]))),
+    "sequence": lambda: SparseMAP(SequentialKSubsets(3, torch.tensor([0.5, -1.0]))),
+    "sequence of numbers": lambda: SparseMAP(SequentialKSubsets(3, 0.5)),
+    "chain": lambda: SparseMAP(Chain(torch.eye(3))),
+    "grid": lambda: SparseMAP(Grid(Chain(torch.eye(2)), (3, 2))),
+    "graph": lambda: _graph(0.5),
+    "oracle": lambda: SparseMAP(Oracle(torch.sign, torch.ones(3))),
+    "ball": lambda: hopfy.states.Ball(torch.tensor([1.0, 2.0])),
+    "layer norm": lambda: hopfy.states.LayerNorm(torch.tensor(0.0), torch.tensor(2.0)),
+    "own": lambda: Projection(torch.tensor(2.0)),
+}
+every_object = pytest.mark.parametrize("name", OBJECTS)
+
+
+@every_object
+def test_equal_objects_are_equal_and_others_are_not(name: str) -> None:
+    made = OBJECTS[name]()
+    for again in (OBJECTS[name](), copy.copy(made), copy.deepcopy(made)):
+        assert again == made
+        assert hash(again) == hash(made)
+        assert identity_of(again) == identity_of(made)
+    if made.tensors():
+        assert made.map_tensors(lambda tensor: tensor + 1) != made
+        assert made.map_tensors(lambda tensor: tensor.half()) != made
+    others = [make() for other, make in OBJECTS.items() if other != name]
+    assert made not in others
+
+
+def test_whole_numbers_of_either_kind_are_equal() -> None:
+    assert hopfy.Tsallis(2) == hopfy.Tsallis(2.0)
+    assert hash(hopfy.Tsallis(2)) == hash(hopfy.Tsallis(2.0))
+    assert hopfy.Tsallis(2.0) != hopfy.Norm(2.0)
+    assert hopfy.Tsallis(1.5) != hopfy.Tsallis(torch.tensor(1.5))
+
+
+def test_graphs_differ_in_every_parameter_of_their_factors() -> None:
+    for other in (_graph(0.5, k=1), SparseMAP(FactorGraph([Pair(0, 1, 0.5)]))):
+        assert other != _graph(0.5)
+        assert identity_of(other) != identity_of(_graph(0.5))
+        assert repr(other) != repr(_graph(0.5))
+    used = _graph(0.5)
+    assert used.structure.overlaps  # computed once and kept, which changes nothing
+    assert identity_of(used) == identity_of(_graph(0.5))
+    assert used == _graph(0.5)
+
+
+@every_object
+def test_tensors_move_together(name: str) -> None:
+    made = OBJECTS[name]()
+    before = {key: tensor.dtype for key, tensor in made.tensors().items()}
+    wide = made.map_tensors(lambda tensor: tensor.double())
+    assert wide.tensors().keys() == before.keys()
+    assert all(tensor.dtype is torch.float64 for tensor in wide.tensors().values())
+    assert {key: tensor.dtype for key, tensor in made.tensors().items()} == before
+
+
+TRAINED = {
+    "alpha": lambda parameter: hopfy.Tsallis(parameter + 1.0),
+    "norm": lambda parameter: hopfy.Norm(parameter + 1.5),
+    "transition": lambda parameter: SparseMAP(SequentialKSubsets(2, parameter)),
+    "graph": lambda parameter: SparseMAP(FactorGraph([Pair(0, 1, parameter)])),
+    "own": lambda parameter: Projection(parameter),
+}
+MODULES = {
+    "Hopfield": lambda omega: hopfy.nn.Hopfield(8, 2, omega=omega),
+    "HopfieldPooling": lambda omega: hopfy.nn.HopfieldPooling(8, 2, omega=omega),
+    "HopfieldLookup": lambda omega: hopfy.nn.HopfieldLookup(8, heads=2, memories=5, omega=omega),
+    "HopfieldAttention": lambda omega: hopfy.nn.HopfieldAttention(8, 2, omega=omega),
+    "HopfieldEncoderLayer": lambda omega: hopfy.nn.HopfieldEncoderLayer(8, 2, 16, omega=omega),
+    "HopfieldDecoderLayer": lambda omega: hopfy.nn.HopfieldDecoderLayer(8, 2, 16, omega=omega),
+    "FenchelYoungLoss": FenchelYoungLoss,
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("omega", TRAINED)
+def test_parameters_of_an_omega_are_parameters_of_the_module(omega: str, module: str) -> None:
+    plain = TRAINED[omega](torch.tensor(0.5)).map_tensors(torch.nn.Parameter)
+    (parameter,) = plain.tensors().values()
+    made = MODULES[module](plain)
+    names = [name for name, each in made.named_parameters() if each is parameter]
+    assert names
+    assert names[0] in made.state_dict()
+    twin = copy.deepcopy(made)
+    with torch.no_grad():
+        dict(twin.named_parameters())[names[0]].add_(0.25)
+    assert dict(twin.named_parameters())[names[0]] is not parameter
+    made.load_state_dict(twin.state_dict())
+    (value,) = plain.tensors().values()
+    torch.testing.assert_close(value, dict(twin.named_parameters())[names[0]])
 
 
 CONCRETE = {

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hopfy import functional as F
 from hopfy._checks import values_can_be_read
+from hopfy._facts import register_parameters
 from hopfy.network import checked_state
 from hopfy.omega import Omega, omega_from
 from hopfy.states import State, state_from
@@ -44,7 +45,9 @@ class Association(nn.Module):
         tol: the movement of a query's weights (2-norm) that counts as none.
         dropout: the share of the weights that is dropped while training.
         state: the regularizer of the states, its name, or a module: what a head retrieves in a step
-            passes it. Parameters (`nn.Parameter`) of a state are parameters of this module.
+            passes it.
+
+    Each `nn.Parameter` of an omega or a state is a parameter of this module.
     """
 
     omega: Omega | nn.Module
@@ -77,9 +80,9 @@ class Association(nn.Module):
         if isinstance(self.state, State):
             if max_steps > 1 and isinstance(self.omega, Omega):
                 checked_state(self.state, self.omega)  # one step alone cannot grow without end
-            for name, parameter in self.state.tensors().items():
-                if isinstance(parameter, nn.Parameter):
-                    self.register_parameter(f"state_{name}", parameter)
+            register_parameters(self, "state", self.state)
+        if isinstance(self.omega, Omega):
+            register_parameters(self, "omega", self.omega)
         if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
             _check_beta(beta, heads)
             self.register_buffer("beta", beta)

@@ -17,7 +17,7 @@ from hopfy.structures import KSubsets, Structure
 __all__ = ["ShareOfLength"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShareOfLength(Omega):
     r"""SparseMAP over subsets of :math:`k = \mathrm{round}(\text{share} \cdot n)` entries (>= 1).
 

@@ -22,7 +22,7 @@ __all__ = ["Capped"]
 _UPPER = Rule("upper", ">= 0", lambda u: u >= 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Capped(GradientByParameter, SimplexOmega):
     r"""Half the squared norm, :math:`\tfrac12(\|y\|^2 - 1)`, on the simplex below upper bounds.
 

@@ -63,7 +63,7 @@ def _whole_power(base: Tensor, n: int, *, own: bool = False) -> Tensor:
     return power
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quadratic(ElementwiseOmega):
     r"""Half the squared norm on all of :math:`\mathbb R^N`: the weights are the scores.
 
@@ -88,7 +88,7 @@ class Quadratic(ElementwiseOmega):
         return weights.square().sum(dim) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Polynomial(ElementwiseOmega):
     r"""The conjugate of :math:`\sum_i |\theta_i|^{n+1}/(n+1)`: the weights are :math:`\theta_i^n`.
 
@@ -149,7 +149,7 @@ class Polynomial(ElementwiseOmega):
         return torch.where(outside, torch.inf, value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exponential(ElementwiseOmega):
     r"""The conjugate of :math:`\sum_i e^{b\theta_i}/b`: the weights are :math:`e^{b\theta_i}`.
 

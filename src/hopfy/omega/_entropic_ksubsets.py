@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["EntropicKSubsets"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EntropicKSubsets(GradientByParameter):
     r"""Binary negentropies :math:`\sum_i y_i \log y_i + (1 - y_i) \log(1 - y_i)` where y sums to k.
 

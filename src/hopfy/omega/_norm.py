@@ -14,7 +14,7 @@ from hopfy.omega._simplex import SimplexOmega
 __all__ = ["Norm"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Norm(SimplexOmega):
     r"""Norm negentropy :math:`\Omega(y) = \|y\|_\alpha - 1` on the simplex (Eq. 5).
 

@@ -12,7 +12,7 @@ from hopfy.omega._simplex import SimplexOmega
 __all__ = ["Shannon"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shannon(SimplexOmega):
     r"""Shannon's negentropy :math:`\Omega(y) = \sum_i y_i \log y_i` on the simplex.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SparseMAP"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseMAP(Omega):
     r"""The SparseMAP regularizer :math:`\Omega(y) = \tfrac12\|y_V\|^2` over a set of structures (Eq. 12).
 

@@ -15,7 +15,7 @@ from hopfy.omega._simplex import SimplexOmega
 __all__ = ["Tsallis"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tsallis(SimplexOmega):
     r"""Tsallis negentropy :math:`\Omega(y) = \frac{\|y\|_\alpha^\alpha - 1}{\alpha(\alpha - 1)}` (Eq. 4).
 

@@ -19,7 +19,7 @@ _STEEPNESS = Rule("b", "> 0 and finite", lambda b: (b > 0) & (b < float("inf")))
 _SHIFT = Rule("shift", "finite", lambda s: (s > -float("inf")) & (s < float("inf")))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Euclidean(State):
     r"""All vectors, :math:`\Psi(q) = \tfrac12\|q\|^2`: the map is the identity (the paper's network).
 
@@ -65,7 +65,7 @@ class Euclidean(State):
         return torch.zeros_like(patterns.detach().sum(-1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ball(State):
     r"""The ball of radius r, :math:`\Psi` its indicator: :math:`\hat q(z) = r z / \|z\|`.
 
@@ -98,7 +98,7 @@ class Ball(State):
         return self.radius * _norm(z)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerNorm(State):
     r"""Vectors of mean :math:`\delta` with :math:`\|q - \delta 1\| \le \eta\sqrt D`: layer normalization.
 
@@ -142,7 +142,7 @@ class LayerNorm(State):
         return reach + self.shift * z.sum(-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sign(State):
     r"""The box :math:`[-1, 1]^D`, :math:`\Psi` its indicator: :math:`\hat q(z) = \mathrm{sign}(z)`.
 
@@ -174,7 +174,7 @@ class Sign(State):
         return torch.zeros_like(patterns.detach().sum(-1))  # signs are exact
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tanh(State):
     r"""Soft signs: :math:`\hat q(z) = \tanh(b z)`, the binary negentropy at temperature 1/b.
 

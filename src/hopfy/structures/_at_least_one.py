@@ -11,7 +11,7 @@ from hopfy.structures._base import Rows, Structure
 __all__ = ["AtLeastOne"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AtLeastOne(Structure):
     """All non-empty choices: the structures of the factor `Or`."""
 

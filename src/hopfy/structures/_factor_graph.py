@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from hopfy._facts import Described
 from hopfy.structures._at_least_one import AtLeastOne
 from hopfy.structures._base import Rows, Structure, flat_rows
 from hopfy.structures._configurations import Configurations
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-class Factor:
+class Factor(Described):
     """A structure over some of the variables of a `FactorGraph`.
 
     Args:
@@ -66,7 +67,10 @@ class Factor:
             )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(self.variables)})"
+        return f"{type(self).__name__}({list(self.variables)}, {self.structure!r})"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.structure.tensors()
 
     def rows(self, scores: Tensor) -> Rows:
         """The problems of this factor in the scores (..., N) of the graph."""
@@ -74,21 +78,28 @@ class Factor:
         return self.structure.rows(mine.reshape(*scores.shape[:-1], *self.shape))
 
 
-class Xor(Factor):
+class _Rule(Factor):
+    """A factor that its name and its variables describe."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self.variables)})"
+
+
+class Xor(_Rule):
     """Exactly one of the variables is on."""
 
     def __init__(self, variables: Iterable[int]) -> None:
         super().__init__(KSubsets(1), variables)
 
 
-class AtMostOne(Factor):
+class AtMostOne(_Rule):
     """One of the variables is on, or none."""
 
     def __init__(self, variables: Iterable[int]) -> None:
         super().__init__(AtMostK(1), variables)
 
 
-class Or(Factor):
+class Or(_Rule):
     """At least one of the variables is on."""
 
     def __init__(self, variables: Iterable[int]) -> None:
@@ -204,13 +215,6 @@ class FactorGraph(Structure):
     @property
     def varies_by_row(self) -> bool:
         return any(factor.structure.varies_by_row for factor in self.factors)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            f"factors.{place}.{name}": tensor
-            for place, factor in enumerate(self.factors)
-            for name, tensor in factor.structure.tensors().items()
-        }
 
     def __init__(self, factors: Iterable[Factor]) -> None:
         factors = tuple(factors)

@@ -84,7 +84,7 @@ def _check_budget(budget: Tensor, size: int, name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Subsets(Structure):
     """Subsets of the entries of a row, of a size that ``k`` bounds."""
 
@@ -105,7 +105,7 @@ class _Subsets(Structure):
         return type(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KSubsets(_Subsets):
     r"""All choices of k entries, :math:`\{y \in \{0,1\}^N : 1^\top y = k\}` (Example 1).
 
@@ -159,7 +159,7 @@ class KSubsets(_Subsets):
         return oracles.top(rows.scores, rows.data[0]), _no_factors(rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AtMostK(_Subsets):
     r"""All choices of up to k entries, :math:`\{y \in \{0,1\}^N : 1^\top y \le k\}`.
 

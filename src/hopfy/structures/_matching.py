@@ -15,7 +15,7 @@ from hopfy.structures._base import Rows, Structure, one_per_row
 __all__ = ["Matching"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matching(Structure):
     r"""Matchings between m rows and n columns; best matching by shortest augmenting paths.
 

@@ -15,7 +15,7 @@ from hopfy.structures._base import Rows, Structure, flat_rows, one_per_row
 __all__ = ["Tree"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tree(Structure):
     r"""Dependency trees over n words; best tree by Chu-Liu-Edmonds, or Eisner if projective.
 
