@@ -40,6 +40,7 @@ __all__ = [
     "as_scores",
     "as_states",
     "as_weights",
+    "check_count",
     "check_parameter",
     "check_range",
     "check_retrieval",
@@ -115,10 +116,16 @@ def expanded(tensor: Tensor, shape: torch.Size, wanted: str) -> Tensor:
         ) from None
 
 
+def check_count(number: object, name: str, least: int = 1) -> None:
+    """Raise unless it is an integer of at least ``least``."""
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if not whole or number < least:  # type: ignore[operator]
+        raise ValueError(f"expected {name} to be an integer of at least {least}, got {number!r}.")
+
+
 def check_retrieval(max_steps: object, tol: Any, gradient: object, state: Any) -> None:
     """Check the options of `retrieve`."""
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise ValueError(f"expected max_steps to be an integer >= 1, got {max_steps!r}.")
+    check_count(max_steps, "max_steps")
     if tol is not None and not tol >= 0:
         raise ValueError(f"expected tol >= 0 or None, got {tol!r}.")
     if gradient not in get_args(Gradient):

@@ -81,7 +81,10 @@ def _next_to_end(running: dict[str, subprocess.Popen[str]]) -> str:
             if process.poll() is not None:
                 return name
         time.sleep(0.02)
-    raise RuntimeError(f"compiling {', '.join(running)} takes more than {_LIMIT:.0f} seconds.")
+    raise RuntimeError(
+        f"expected compiling {', '.join(running)} to take less than {_LIMIT:.0f} seconds; run it again "
+        "while the machine has less to do."
+    )
 
 
 def _check(name: str, process: subprocess.Popen[str]) -> None:

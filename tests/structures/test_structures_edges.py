@@ -12,12 +12,18 @@ import torch
 from hopfy import functional as F
 from hopfy.structures import (
     AtMostK,
+    Budget,
     Chain,
     Configurations,
+    Dense,
     FactorGraph,
+    Grid,
     KSubsets,
     Matching,
     Or,
+    Oracle,
+    Pair,
+    Sequence,
     SequentialKSubsets,
     Structure,
     Tree,
@@ -138,3 +144,31 @@ def test_everything_works_without_numba(tmp_path) -> None:  # type: ignore[no-un
         answers.append(torch.load(file))
     for slow, fast in zip(*answers, strict=True):
         torch.testing.assert_close(slow, fast, rtol=0, atol=1e-6)
+
+
+SCALED = {
+    "number": lambda: SequentialKSubsets(2, 0.5),
+    "edges": lambda: SequentialKSubsets(2, torch.randn(5)),
+    "tables": lambda: SequentialKSubsets(2, torch.randn(5, 2, 2)),
+    "tables of rows": lambda: SequentialKSubsets(2, torch.randn(3, 5, 2, 2)),
+    "edges of rows": lambda: SequentialKSubsets(2, torch.randn(3, 5)),
+    "chain": lambda: Grid(Chain(0.5), (3, 2)),
+    "chain table": lambda: Grid(Chain(torch.randn(2, 2)), (3, 2)),
+    "oracle": lambda: Oracle(lambda s, f: (s > 0, f > 0), torch.randn(4)),
+    "no factors": lambda: KSubsets(2),
+    "pair": lambda: FactorGraph([Pair(0, 1, 0.5), Budget([2, 3, 4], 2)]),
+    "pair table": lambda: FactorGraph([Pair(0, 1, torch.randn(2, 2)), Pair(1, 2, 1.0)]),
+    "graph": lambda: FactorGraph(
+        [Dense([[0, 1], [2, 3]], torch.randn(2, 2)), Sequence([1, 3, 5], torch.randn(2))]
+    ),
+}
+
+
+@pytest.mark.parametrize("scale", [3.0, torch.tensor([[1.0], [2.0], [0.5]])], ids=["all", "rows"])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_factors_are_the_factor_scores_times_the_scale(name: str, scale: object) -> None:
+    structure, scores = SCALED[name](), torch.randn(3, 6)
+    before = structure.rows(scores).factor_scores
+    scaled = structure.scale_factors(scale).rows(scores).factor_scores
+    torch.testing.assert_close(scaled, before * scale)
+    torch.testing.assert_close(structure.rows(scores).factor_scores, before)

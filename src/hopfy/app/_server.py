@@ -114,7 +114,10 @@ def free_port(preferred: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError("expected a free port, found none.")
+    raise OSError(
+        f"expected a free port of {ADDRESS}, but neither {preferred} nor any other can be used; close "
+        "a program that listens, or check what the system allows."
+    )
 
 
 def serve(*, port: int = 5006, browser: bool = True, wait: bool = True) -> tuple[Any, str, WarmUp]:

@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from hopfy._checks import check_count
 from hopfy._files.tensors import FileFormat
 from hopfy._warnings import NoKnownWordsWarning
 from hopfy.estimators import _files
@@ -325,10 +326,10 @@ class RationaleEstimator(Grouped):
         """The vocabulary, and the vectors of its words."""
         learned = isinstance(self.vectors, int | np.integer) and not isinstance(self.vectors, bool)
         self._learned = learned
-        _check_count("min_count", known.min_count, 1)
-        _check_count("keep_words", known.keep_words, 0)
+        check_count(known.min_count, "min_count")
+        check_count(known.keep_words, "keep_words", 0)
         if learned:
-            _check_count("vectors", self.vectors, 1)
+            check_count(self.vectors, "vectors")
         least, lowercase = known.min_count if learned else 1, bool(known.lowercase)
         words = Vocabulary.of(texts, min_count=least, lowercase=lowercase)
         if learned:
@@ -432,11 +433,6 @@ class RationaleEstimator(Grouped):
             for numbers, batch in self._batches(data):
                 outputs[numbers] = self.network_(**batch).float().cpu()
         return outputs
-
-
-def _check_count(name: str, value: Any, lowest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
-        raise ValueError(f"expected {name} to be an integer of at least {lowest}, got {value!r}.")
 
 
 class _LossOfTexts(Protocol):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy import functional as F
-from hopfy._checks import as_positive
+from hopfy._checks import as_positive, check_count
 from hopfy.nn import HopfieldPooling, Sizes
 from hopfy.omega import Omega
 
@@ -73,10 +73,7 @@ class RationaleOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"expected {name} in [0, 1), got {value!r}.")
-        if isinstance(self.hidden, bool) or not isinstance(self.hidden, int) or self.hidden < 1:
-            raise ValueError(
-                f"expected hidden to be an integer of at least 1, got {self.hidden!r}."
-            )
+        check_count(self.hidden, "hidden")
         for name in ("transition", "test_transition"):
             value = getattr(self, name)
             if name == "test_transition" and value is None:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
+from hopfy._checks import check_count
 from hopfy.estimators._settings import Settings
 
 __all__ = [
@@ -200,8 +201,7 @@ class ResolvedTraining:
             value = getattr(self, name)
             if name == "patience" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"expected {name} to be an integer of at least 1, got {value!r}.")
+            check_count(value, name)
         for name, lowest in (("lr", "above 0"), ("weight_decay", "of at least 0")):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -203,5 +203,6 @@ def as_ids(ids: ArrayLike, name: str = "ids") -> Tensor:
     if tensor.ndim > 1:
         raise ValueError(f"expected {name} in one dimension, got shape {tuple(tensor.shape)}.")
     if tensor.dtype is torch.uint64 and bool((tensor.to(torch.float64) >= 2.0**63).any()):
-        raise ValueError(f"expected {name} below 2**63.")
+        largest = int(tensor.cpu().numpy().max())
+        raise ValueError(f"expected {name} below 2**63, got {largest}; number them anew.")
     return tensor.reshape(-1).to("cpu", torch.int64)

@@ -63,7 +63,9 @@ class Estimator:
         """The different labels that are stored, sorted; for scikit-learn."""
         found = [chunk.values for chunk in self.chunks() if chunk.values is not None]
         if not found:
-            raise AttributeError("a memory without values has no classes_.")
+            raise AttributeError(
+                "expected a memory with values for classes_, got one without; pass values to fit or add."
+            )
         return np.unique(np.concatenate([np.asarray(values) for values in found]))
 
     @property
@@ -71,7 +73,9 @@ class Estimator:
         """The number of coordinates; for scikit-learn."""
         for chunk in self.chunks(1):
             return int(chunk.patterns.shape[1])
-        raise AttributeError("an empty memory has no n_features_in_.")
+        raise AttributeError(
+            "expected a memory with patterns for n_features_in_, got an empty one; add some first."
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return len(self) > 0

@@ -229,4 +229,7 @@ def _check_ids(ids: Tensor, count: int) -> None:
         raise ValueError(f"expected one id for each of {count} patterns, got {ids.numel()}.")
     ordered = ids.sort().values
     if bool((ordered[:1] < 0).any()) or bool((ordered.diff() == 0).any()):
-        raise ValueError("expected ids >= 0, each once; remove those that are repeated.")
+        wrong = ordered[:1] if bool(ordered[:1] < 0) else ordered[1:][ordered.diff() == 0][:1]
+        raise ValueError(
+            f"expected ids >= 0, each once, got {int(wrong)}{' twice' if int(wrong) >= 0 else ''}."
+        )

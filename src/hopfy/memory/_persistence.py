@@ -107,7 +107,10 @@ class Persistence:
         with self._writer.batch():
             journal, path = self._writer.journal, self._writer.path
             if journal is None or path is None:
-                raise ValueError("expected a memory that was opened with AssociativeMemory.open.")
+                raise ValueError(
+                    "expected a memory that was opened with AssociativeMemory.open, which has a "
+                    "journal, got one without; call save to write it to a file."
+                )
             journal.check_process()
             self._save(path, self._writer.generation + 1)
             self._writer.generation += 1

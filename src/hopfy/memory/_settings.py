@@ -37,7 +37,8 @@ class Settings:
                 raise ValueError(f"expected beta to be 'auto' or a number > 0, got {beta!r}.")
             if not 0 < omega.margin < math.inf:
                 raise ValueError(
-                    f"expected a number for beta, as {omega} has no margin to choose one from."
+                    f"expected a number for beta, as {omega} has no margin to choose one from, got "
+                    "'auto'; pass beta=..., or a map with a margin such as 'sparsemax'."
                 )
             return cls(omega, None, compare)  # type: ignore[arg-type]
         check_parameter(beta, BETA)

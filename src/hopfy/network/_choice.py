@@ -113,8 +113,8 @@ class StepperChoice:
         if self._has_removed:
             raise ValueError(
                 "expected a network of an index without removed memories, as energies, gradients and "
-                "dense weights need products with all of them; make it of "
-                "index.restricted(index.living), which copies the memories that are left."
+                "dense weights need products with all of them, got one with removed memories; make it "
+                "of index.restricted(index.living), which copies the others."
             )
         return self._memories
 

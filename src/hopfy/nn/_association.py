@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy import functional as F
-from hopfy._checks import values_can_be_read
+from hopfy._checks import check_count, values_can_be_read
 from hopfy._facts import register_parameters
 from hopfy.network import checked_state
 from hopfy.omega import Omega, omega_from
@@ -28,6 +28,10 @@ def as_omega(omega: object) -> Omega | nn.Module:
 def as_state(state: object) -> State | nn.Module:
     """A space of states, its name, or a module such as `nn.LayerNorm` that maps (..., D) to (..., D)."""
     return state if isinstance(state, nn.Module) else state_from(state)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Association(nn.Module):
@@ -66,13 +70,10 @@ class Association(nn.Module):
         state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
-        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-            raise ValueError(
-                f"expected max_steps to be an integer of at least 1, got {max_steps!r}."
-            )
-        if not tol >= 0:
+        check_count(max_steps, "max_steps")
+        if not _is_number(tol) or not tol >= 0:
             raise ValueError(f"expected tol to be 0 or more, got {tol!r}.")
-        if not 0 <= dropout < 1:
+        if not _is_number(dropout) or not 0 <= dropout < 1:
             raise ValueError(f"expected dropout in [0, 1), got {dropout!r}.")
         self.omega = as_omega(omega)
         self.max_steps, self.tol, self.dropout = max_steps, tol, dropout

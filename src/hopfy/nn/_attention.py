@@ -205,7 +205,10 @@ class HopfieldAttention(nn.MultiheadAttention):
                 "pass padded tensors and a key_padding_mask."
             )
         if key_padding_mask is not None or attn_mask is not None:
-            raise ValueError("expected no mask with a nested tensor, whose lengths say it all.")
+            raise ValueError(
+                "expected no mask with a nested tensor, whose lengths say which keys there are, got "
+                "one; pass padded tensors to use a mask."
+            )
         parts = query.unbind()
         found: list[Tensor] = list(parts)
         # Sequences of equal lengths together: nothing is padded.

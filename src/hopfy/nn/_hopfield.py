@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hopfy._checks import check_count
 from hopfy._renamed import renamed_arguments
 from hopfy.nn._association import Association
 from hopfy.nn._heads import (
@@ -72,8 +73,7 @@ class Hopfield(nn.Module):
         state: State | str | nn.Module = "euclidean",
     ) -> None:
         super().__init__()
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            raise ValueError(f"expected heads to be an integer of at least 1, got {heads!r}.")
+        check_count(heads, "heads")
         self.heads = heads
         chosen = which_to_normalize(normalize)
         if size is None:
@@ -371,8 +371,7 @@ def _with_one(x: Tensor) -> Tensor:
 
 
 def _learned(count: int, size: int, name: str) -> nn.Parameter:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"expected {name} to be an integer of at least 1, got {count!r}.")
+    check_count(count, name)
     return nn.Parameter(torch.randn(count, size) / math.sqrt(size))
 
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from hopfy._checks import check_count
 from hopfy.omega import Norm, Tsallis
 
 __all__ = ["LearnableAlpha", "LearnableBeta"]
@@ -38,6 +39,7 @@ class LearnableAlpha(nn.Module):
         family: type[Tsallis] | type[Norm] = Tsallis,
     ) -> None:
         super().__init__()
+        check_count(heads, "heads")
         low, high = bounds
         family(low), family(high)  # a bound outside the family's range is refused there
         if not low < init < high < math.inf:
@@ -81,6 +83,7 @@ class LearnableBeta(nn.Module):
 
     def __init__(self, heads: int = 1, init: float = 1.0) -> None:
         super().__init__()
+        check_count(heads, "heads")
         if not 0 < init < math.inf:
             raise ValueError(f"expected init to be positive and finite, got {init}.")
         self.log_beta = nn.Parameter(torch.full((heads,), math.log(init)))

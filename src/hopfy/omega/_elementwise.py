@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopfy._checks import Rule, check_parameter, masked, values_can_be_read
+from hopfy._checks import Rule, check_count, check_parameter, masked, values_can_be_read
 from hopfy.omega._base import Omega
 
 __all__ = ["Exponential", "Polynomial", "Quadratic"]
@@ -106,8 +106,7 @@ class Polynomial(ElementwiseOmega):
     family = "polynomial"
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"expected n to be an integer of at least 1, got {self.n!r}.")
+        check_count(self.n, "n")
 
     @property
     def name(self) -> str:

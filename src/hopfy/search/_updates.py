@@ -141,7 +141,8 @@ def as_betas(beta: float | Tensor) -> float | Tensor:
     if isinstance(beta, Tensor):
         betas = beta.detach().to("cpu", torch.float64)
         if not bool(((betas > 0) & betas.isfinite()).all()):
-            raise ValueError("expected every beta to be finite and > 0.")
+            wrong = betas[~((betas > 0) & betas.isfinite())]
+            raise ValueError(f"expected every beta to be finite and > 0, got {float(wrong[0])}.")
         return betas if betas.ndim else float(betas)
     return as_positive(beta, "beta")
 

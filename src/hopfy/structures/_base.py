@@ -167,7 +167,8 @@ class Structure(Described, ABC):
         """The same structures with higher-order scores times ``scale``, a number or one per row (B, 1)."""
         if self.has_factors and self.tensors():
             raise NotImplementedError(
-                f"expected {type(self).__name__}.scale_factors to say how its factor scores scale."
+                f"expected {type(self).__name__} to have a method scale_factors, as its parameters may "
+                "be factor scores, got none; write it, returning a structure with scaled ones."
             )
         return self
 

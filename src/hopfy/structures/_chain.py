@@ -26,8 +26,8 @@ class Chain(Structure):
 
     Args:
         transition: (S, S), from the previous state (row) to the next (column), shared by all edges, or
-            (N - 1, S, S), one per edge; a number scores staying in the same state. Leading
-            dimensions broadcast over the rows. A score of ``-inf`` forbids a transition.
+            (N - 1, S, S), one per edge; a number, or (1, 1), scores staying in the same state.
+            Leading dimensions broadcast over the rows. A score of ``-inf`` forbids a transition.
 
     A position whose states are all masked is not there, and neither are the edges that touch it.
 
@@ -79,7 +79,7 @@ class Chain(Structure):
         (length, states), batch = scores.shape[-2:], scores.shape[:-2]
         edges = max(length - 1, 0)
         transition = self.transition
-        if not isinstance(transition, Tensor) or transition.ndim == 0:
+        if not isinstance(transition, Tensor) or transition.shape[-2:] in ((), (1, 1)):
             same = torch.eye(states, dtype=torch.float64, device=scores.device)
             transition = transition * same
         shape = transition.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,12 @@ class Factor(Described):
 
     def tensors(self) -> dict[str, Tensor]:
         return self.structure.tensors()
+
+    def scale_factors(self, scale: float | Tensor) -> Factor:
+        """The same factor with its scores times ``scale``, a number or one per row (B, 1)."""
+        scaled = copy.copy(self)
+        scaled.structure = self.structure.scale_factors(scale)
+        return scaled
 
     def rows(self, scores: Tensor) -> Rows:
         """The problems of this factor in the scores (..., N) of the graph."""
@@ -222,6 +229,9 @@ class FactorGraph(Structure):
             if not isinstance(factor, Factor):
                 raise TypeError(f"expected factors such as Xor([0, 1]), got {factor!r}.")
         object.__setattr__(self, "factors", factors)
+
+    def scale_factors(self, scale: float | Tensor) -> Structure:
+        return FactorGraph(factor.scale_factors(scale) for factor in self.factors)
 
     @cached_property
     def overlaps(self) -> bool:

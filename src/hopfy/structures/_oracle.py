@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -66,6 +66,11 @@ class Oracle(Structure):
     @property
     def has_factors(self) -> bool:
         return self.factor_scores is not None
+
+    def scale_factors(self, scale: float | Tensor) -> Structure:
+        if self.factor_scores is None:
+            return self
+        return replace(self, factor_scores=self.factor_scores * scale)
 
     @property
     def varies_by_row(self) -> bool:

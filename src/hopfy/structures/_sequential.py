@@ -56,6 +56,13 @@ def _edge_bits(bits: Tensor, scores: Tensor) -> Tensor:
     return tables.flatten(1).to(torch.int8)
 
 
+def _is_tables(transition: float | Tensor) -> bool:
+    """Whether transitions are scores of the states (previous, next), (..., N - 1, 2, 2)."""
+    return (
+        isinstance(transition, Tensor) and transition.ndim >= 3 and transition.shape[-2:] == (2, 2)
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Bits(Structure):
     """Free bits in a row, or k of them, with scores for neighbors: the factor behind `Sequence`."""
@@ -72,10 +79,11 @@ class Bits(Structure):
         )
         if not isinstance(transition, Tensor):
             return k.ndim > 0
-        tables = transition.ndim >= 3 and transition.shape[-2:] == (2, 2)
-        return k.ndim > 0 or transition.ndim > (3 if tables else 1)
+        return k.ndim > 0 or transition.ndim > (3 if _is_tables(transition) else 1)
 
     def scale_factors(self, scale: float | Tensor) -> Structure:
+        if isinstance(scale, Tensor) and scale.ndim and _is_tables(self.transition):
+            scale = scale[..., None, None]
         return replace(self, transition=self.transition * scale)
 
     @property
