@@ -98,7 +98,7 @@ class Described:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """The object that `spec` described; a ValueError if the description is not one of ours."""
+        """The object that `spec` described; a ValueError if it is no such description."""
         if not isinstance(spec, Mapping) or not isinstance(spec.get("family"), str):
             raise ValueError(f"expected a description with a 'family', got {spec!r}.")
         maker = cls._families.get(spec["family"])

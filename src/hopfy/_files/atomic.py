@@ -69,7 +69,7 @@ def _open_alone(temporary: Path) -> BinaryIO:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     while True:
         file = os.fdopen(os.open(temporary, flags, 0o666), "r+b")
-        # While we waited, the file may have been renamed to its target: it is no longer ours.
+        # Meanwhile the file may have been renamed to its target: then another one is needed.
         if _lock(file) and not _is_still(temporary, file):
             file.close()
             continue

@@ -123,7 +123,7 @@ def omega_table(omega: Omega | nn.Module) -> dict[str, Any]:
 
 
 def omega_from_table(table: Any) -> Omega:
-    """The regularizer; a ValueError where the table is not one of ours."""
+    """The regularizer; a ValueError where the table was not written by `save`."""
     return Omega.from_spec(table)
 
 
@@ -163,7 +163,7 @@ def plain(value: Any) -> Any:
 
 
 def settings_from(table: Any, kind: type[Settings]) -> Settings:
-    """The group; KeyError, TypeError or ValueError where the table is not one of ours.
+    """The group; KeyError, TypeError or ValueError where the table was not written by `save`.
 
     Parameters that are newer than the file have their defaults.
     """
@@ -192,7 +192,7 @@ def classes_table(classes: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def classes_from(table: Any) -> np.ndarray[Any, Any]:
-    """The labels; KeyError, TypeError or ValueError where the table is not one of ours."""
+    """The labels; KeyError, TypeError or ValueError where the table was not written by `save`."""
     labels, dtype = table["labels"], table["dtype"]
     if dtype not in _CLASS_DTYPES or not isinstance(labels, list):
         raise ValueError("expected class labels of a known dtype.")

@@ -181,7 +181,7 @@ def html_page(rationales: Iterable[Rationale], title: str = "Rationales") -> str
     """A whole page, which loads nothing and runs nothing."""
     from markupsafe import Markup
 
-    # The fragment comes out of a template that escapes whatever is not ours.
+    # The fragment comes out of a template that escapes all text that comes from outside.
     body = Markup(Rationales(rationales)._repr_html_())
     return _render("highlight_page.html.jinja", title=title, body=body)
 

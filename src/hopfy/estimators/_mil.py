@@ -379,7 +379,7 @@ def _table(name: str, value: Any) -> Any:
 
 
 def _parameters(file: StoredFile, own: dict[str, nn.Module]) -> dict[str, Any]:
-    """The constructor's arguments; KeyError and the like where the table is not one of ours."""
+    """The constructor's arguments; KeyError and the like where the table was not written by `save`."""
     parameters = dict(file.settings["parameters"])
     if parameters.keys() != set(_saved_parameters()):
         raise KeyError("other parameters")

@@ -55,7 +55,7 @@ def parameters_from(
     groups: Mapping[str, type[Settings]],
     method: Callable[..., Any] | None,
 ) -> dict[str, Any]:
-    """The constructor's arguments; KeyError and the like where the table is not one of ours."""
+    """The constructor's arguments; KeyError and the like where the table was not written by `save`."""
     parameters = dict(file.settings["parameters"])
     if parameters.keys() != set(names) - NOT_SAVED:
         raise KeyError("other parameters")

@@ -50,7 +50,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> Settings:
-        """Raises KeyError, TypeError or ValueError where the table is not one of ours."""
+        """Raises KeyError, TypeError or ValueError where the table was not written by `save`."""
         omega = table["omega"]
         if isinstance(omega, list):  # files of hopfy 0.1: a family and alpha as text
             family, alpha = omega

@@ -15,7 +15,7 @@ from hopfy.omega import Omega, Shannon
 
 __all__ = ["from_hflayers"]
 
-# Their constructor arguments and defaults; the first word of a pattern's role is ours.
+# hflayers' constructor arguments and defaults; the first word of a pattern's role is hopfy's.
 _DEFAULTS: dict[str, Any] = {
     "input_size": None,
     "hidden_size": None,
@@ -68,7 +68,7 @@ def from_hflayers(
 
     The class is recognized by the keys: ``pooling_weights`` makes a `HopfieldPooling`,
     ``lookup_weights`` a `HopfieldLookup`, anything else a `Hopfield`. Padding masks change sides:
-    theirs are True for padding, ours True for what may be selected.
+    those of hflayers are True for padding, those of hopfy True for what may be selected.
 
     Args:
         state_dict: what ``layer.state_dict()`` gave there.
