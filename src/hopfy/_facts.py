@@ -27,6 +27,7 @@ __all__ = [
     "named",
     "register_parameters",
     "resolve_names_with",
+    "with_parameters_of",
 ]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
@@ -152,7 +153,28 @@ def register_parameters(module: nn.Module, prefix: str, described: Described) ->
     """Make every `nn.Parameter` of an omega or a state a parameter of the module that uses it."""
     for name, tensor in described.tensors().items():
         if isinstance(tensor, nn.Parameter):
-            module.register_parameter(f"{prefix}_{name}".replace(".", "_"), tensor)
+            module.register_parameter(_registered_name(prefix, name), tensor)
+
+
+def with_parameters_of(module: nn.Module, prefix: str, described: Any) -> Any:
+    """The object with the parameters that its module has now, after `register_parameters`.
+
+    `torch.func.functional_call`, ``to_empty`` and ``load_state_dict(assign=True)`` replace them.
+    """
+    own = [
+        (tensor, getattr(module, _registered_name(prefix, name)))
+        for name, tensor in described.tensors().items()
+        if isinstance(tensor, nn.Parameter)
+    ]
+    if all(old is new for old, new in own):
+        return described
+    return described.map_tensors(
+        lambda tensor: next((new for old, new in own if old is tensor), tensor)
+    )
+
+
+def _registered_name(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}".replace(".", "_")
 
 
 def _are_equal(first: Any, second: Any) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopfy._checks import as_dim, as_scores
-from hopfy._facts import register_parameters
+from hopfy._facts import register_parameters, with_parameters_of
 from hopfy.omega import Omega, omega_from
 
 __all__ = ["FenchelYoungLoss"]
@@ -97,19 +97,20 @@ class FenchelYoungLoss(nn.Module):
         """The loss of ``scores`` (True in ``mask`` = entry may be selected) against ``target``."""
         dim = as_dim(self.dim, as_scores(scores).ndim)
         target = _as_target(target, scores)
+        omega = with_parameters_of(self, "omega", self.omega) if self._parameters else self.omega
         kept = counted = None
         if not target.is_floating_point():
-            weights, present = self.omega.target_from(
+            weights, present = omega.target_from(
                 target, scores, dim=dim, ignore_index=self.ignore_index
             )
             if present is not None:
-                kept = _any_left(present.expand(scores.shape), dim, self.omega.event_dims)
+                kept = _any_left(present.expand(scores.shape), dim, omega.event_dims)
                 mask = present if mask is None else mask & present
             target = weights
         if self.weight is not None:
             counted = self._class_weights(target, scores, dim)
         smoothed = self._smoothed(target, scores, mask, dim)
-        losses = self.omega.loss(scores, smoothed, mask, dim=dim)
+        losses = omega.loss(scores, smoothed, mask, dim=dim)
         if kept is not None:
             losses = torch.where(kept, losses, 0.0)
         if counted is not None:

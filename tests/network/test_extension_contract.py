@@ -322,6 +322,30 @@ def test_parameters_of_an_omega_are_parameters_of_the_module(omega: str, module:
     torch.testing.assert_close(value, dict(twin.named_parameters())[names[0]])
 
 
+@pytest.mark.parametrize("way", ["functional_call", "assign"])
+@pytest.mark.parametrize("part", ["omega", "state"])
+def test_parameters_that_replace_those_of_an_omega_are_used(part: str, way: str) -> None:
+    make = hopfy.Tsallis if part == "omega" else hopfy.states.Ball
+    x = torch.randn(2, 5, 8)
+    layers = [
+        hopfy.nn.Hopfield(8, 2, **{part: make(torch.nn.Parameter(torch.tensor(value)))})
+        for value in (1.5, 1.9)
+    ]
+    values = {name: each.detach().clone() for name, each in layers[1].named_parameters()}
+    if way == "assign":
+        layers[0].load_state_dict(values, assign=True)
+        found = layers[0](x)
+    else:
+        found = torch.func.functional_call(layers[0], values, (x,))
+    torch.testing.assert_close(found, layers[1](x))
+    loss = FenchelYoungLoss(hopfy.Tsallis(torch.nn.Parameter(torch.tensor(1.5))))
+    replaced = torch.func.functional_call(
+        loss, {"omega_alpha": torch.tensor(2.0)}, (x, x[..., 0].long().clamp(0, 7))
+    )
+    expected = FenchelYoungLoss("sparsemax")(x, x[..., 0].long().clamp(0, 7))
+    torch.testing.assert_close(replaced, expected)
+
+
 CONCRETE = {
     "Tsallis", "Norm", "Shannon", "SparseMAP", "KSubsets", "SequentialKSubsets", "AtMostK", "Chain",
     "Tree", "Matching", "FactorGraph", "Oracle", "Grid",

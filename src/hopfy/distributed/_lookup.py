@@ -176,13 +176,13 @@ class ShardedHopfieldLookup(nn.Module):
         read = self.memories if self.values is None else self.values
         values = split(self._projected(layer.values_in, read), heads)
         own = None if mask is None else mask[..., shares.first : shares.stop]
-        chosen = association.omega if omega is None else as_omega(omega)
+        chosen = association.current("omega") if omega is None else as_omega(omega)
         state, scale = association.scaled(split(layer.queries_in(queries), heads))
 
         def step(state: Tensor, read: Tensor, dropout: float, need: bool) -> Any:
             held = Memories(keys, read, shares, self._group)
             found, weights = attend(state * scale, held, chosen, own, dropout, need)
-            found = association.state(found)
+            found = association.current("state")(found)
             return (found, weights) if need else found
 
         found, weights = association.iterate(state, keys, values, step, need_weights)

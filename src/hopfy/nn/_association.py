@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hopfy import functional as F
 from hopfy._checks import check_count, values_can_be_read
-from hopfy._facts import register_parameters
+from hopfy._facts import register_parameters, with_parameters_of
 from hopfy.network import checked_state
 from hopfy.omega import Omega, omega_from
 from hopfy.states import State, state_from
@@ -84,11 +84,17 @@ class Association(nn.Module):
             register_parameters(self, "state", self.state)
         if isinstance(self.omega, Omega):
             register_parameters(self, "omega", self.omega)
+        self._trained = {name.split("_")[0] for name, _ in self.named_parameters(recurse=False)}
         if isinstance(beta, Tensor) and not isinstance(beta, nn.Parameter):
             _check_beta(beta, heads)
             self.register_buffer("beta", beta)
         else:
             self.beta = _check_beta(beta, heads)
+
+    def current(self, name: Literal["omega", "state"]) -> Any:
+        """The omega or the state, with the parameters that this module has now."""
+        described = getattr(self, name)
+        return with_parameters_of(self, name, described) if name in self._trained else described
 
     def forward(
         self,
@@ -112,7 +118,8 @@ class Association(nn.Module):
                 "expected queries and memories with as many features as each other, got "
                 f"{queries.shape[-1]} and {memories.shape[-1]} in each head."
             )
-        omega = self.omega if omega is None else as_omega(omega)
+        omega = self.current("omega") if omega is None else as_omega(omega)
+        space = self.current("state")
         state, scale = self.scaled(queries)
 
         def attend(state: Tensor, values: Tensor, dropout: float, need_weights: bool) -> Any:
@@ -129,7 +136,7 @@ class Association(nn.Module):
                 omega=omega,
                 return_weights=need_weights,
             )
-            return (self.state(found[0]), found[1]) if need_weights else self.state(found)
+            return (space(found[0]), found[1]) if need_weights else space(found)
 
         return self.iterate(state, memories, values, attend, need_weights)
 
