@@ -238,7 +238,7 @@ def _read_mask(
             f"{tuple(attn_mask.shape)}; give a mask of keys the shape (batch, 1, 1, keys)."
         )
     # Kernels step from key to key, and torch's own want queries and keys.
-    attn_mask = torch.atleast_2d(attn_mask)
+    attn_mask = attn_mask.expand(*(1,) * (2 - attn_mask.ndim), *attn_mask.shape)
     if attn_mask.shape[-1] != shape[-1]:
         attn_mask = attn_mask.expand(*attn_mask.shape[:-1], shape[-1])
     if attn_mask.dtype is torch.bool:
