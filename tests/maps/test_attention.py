@@ -271,6 +271,31 @@ def test_fewer_visible_keys_than_k_takes_all(omega: str) -> None:
     torch.testing.assert_close(output[:, :, 1], data[2][:, :, :2].sum(2))
 
 
+@every_omega
+@pytest.mark.parametrize("m", [1, 6])
+@pytest.mark.parametrize(
+    "shape",
+    [(), (1,), (9,), (1, 9), (6, 1), (6, 9), (1, 1, 9), (4, 1, 9), (2, 1, 6, 1), (2, 1, 1, 9)],
+    ids=str,
+)
+@pytest.mark.parametrize("as_bias", [False, True], ids=["mask", "bias"])
+def test_whatever_broadcasts_is_a_mask(
+    omega: str, m: int, shape: tuple[int, ...], as_bias: bool
+) -> None:
+    """For heads that share keys too, with the gradients of the mask in its full shape."""
+    torch.manual_seed(len(shape))
+    data = inputs(m=m)
+    shape = tuple(m if size == 6 else size for size in shape)
+    mask = torch.randn(shape, dtype=torch.float64) if as_bias else torch.rand(shape) < 0.7
+    outputs = [
+        F.attention(*data, each, enable_gqa=True, omega=omega)
+        for each in (mask, mask.expand(2, 4, m, 9))
+    ]
+    torch.testing.assert_close(*outputs)
+    cotangent = torch.randn_like(outputs[0])
+    torch.testing.assert_close(*(torch.autograd.grad(x, data, cotangent) for x in outputs))
+
+
 def test_any_leading_shape_and_broadcast_keys() -> None:
     q, k, v = torch.randn(2, 3, 4, 5, 8), torch.randn(4, 7, 8), torch.randn(4, 7, 6)
     output = F.attention(q, k, v)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,9 +103,9 @@ def test_infinitely_many() -> None:
     torch.testing.assert_close(F.sparsemap_solution(scores, AtMostK(math.inf)).marginals, clipped)
 
 
-WITHOUT_NUMBA = """
-import sys
-sys.modules["numba"] = None
+WITHOUT_COMPILER = """
+import os, sys
+LINE
 import warnings
 warnings.simplefilter("ignore")
 import torch, hopfy
@@ -127,19 +128,24 @@ net = hopfy.HopfieldNetwork(torch.randn(8, 4), hopfy.SparseMAP(SequentialKSubset
 answers.append(net.update(torch.randn(3, 4)))
 found = net.retrieve(torch.randn(3, 4))
 answers.append(found.state)
+for size in (7, 300):
+    scores = torch.randn(3, size)
+    for omega in ("softmax", "1.3-entmax", "1.5-entmax", "sparsemax", "3-entmax", "5-normmax", "3-subsets"):
+        answers.append(hopfy.omega_from(omega)(scores))
+        answers.append(F.attention(scores[None], scores[None], scores[None], omega=omega))
 torch.save(answers, sys.argv[1])
 """
 
 
-def test_everything_works_without_numba(tmp_path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "line", ['sys.modules["numba"] = None', 'os.environ["NUMBA_DISABLE_JIT"] = "1"']
+)
+def test_everything_works_without_a_compiler(line: str, tmp_path: Path) -> None:
     answers = []
-    for place, source in enumerate(
-        [WITHOUT_NUMBA, WITHOUT_NUMBA.replace('sys.modules["numba"] = None', "")]
-    ):
-        file = tmp_path / f"{place}.pt"
-        ran = subprocess.run(
-            [sys.executable, "-c", source, str(file)], capture_output=True, text=True, check=False
-        )
+    for each in (line, ""):
+        file = tmp_path / f"{len(answers)}.pt"
+        program = [sys.executable, "-c", WITHOUT_COMPILER.replace("LINE", each), str(file)]
+        ran = subprocess.run(program, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr[-2000:]
         answers.append(torch.load(file))
     for slow, fast in zip(*answers, strict=True):

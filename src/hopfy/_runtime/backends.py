@@ -88,8 +88,9 @@ class use_backend(ContextDecorator):  # noqa: N801
     def __enter__(self) -> use_backend:
         if self.name == "cpu" and not numba_is_available():
             raise RuntimeError(
-                "the backend 'cpu' needs numba, which cannot be imported; install it with "
-                "`pip install numba`, or choose 'auto' or 'reference'."
+                "the backend 'cpu' needs numba, which cannot be imported or has been switched off "
+                "by NUMBA_DISABLE_JIT=1; install it with `pip install numba` or unset the variable, "
+                "or choose 'auto' or 'reference'."
             )
         if self.name == "triton" and not triton_is_available():
             raise RuntimeError(
@@ -149,9 +150,13 @@ def _kernels(operation: str, backend: str) -> ModuleType:
 
 @cache
 def numba_is_available() -> bool:
-    """Whether numba can be imported; one warning if not."""
+    """Whether numba compiles; one warning if it cannot be imported.
+
+    With NUMBA_DISABLE_JIT=1 it does not: the reference answers, and the loops that have none run as
+    plain Python.
+    """
     try:
-        import numba  # noqa: F401
+        import numba
     except ImportError:
         warnings.warn(
             "numba cannot be imported, so hopfy computes with plain torch, many times slower; "
@@ -160,7 +165,7 @@ def numba_is_available() -> bool:
             stacklevel=5,
         )
         return False
-    return True
+    return not numba.config.DISABLE_JIT
 
 
 @cache

@@ -85,7 +85,11 @@ def forward_mode_is_active() -> bool:
 
 def records_gradients(*tensors: Tensor) -> bool:
     """Whether autograd records what is computed from these tensors."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return False
 
 
 def current_autograd_node() -> Any:

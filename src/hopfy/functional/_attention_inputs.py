@@ -52,7 +52,7 @@ class Inputs(NamedTuple):
     def rows(self, first: int, last: int) -> Inputs:
         """The same for the queries from ``first`` up to ``last``."""
         mask, bias = (
-            x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., first:last, :]
+            x if x is None or x.shape[-2] == 1 else x[..., first:last, :]
             for x in (self.mask, self.bias)
         )
         causal = None if self.causal is None else self.causal + first
@@ -65,6 +65,19 @@ class Inputs(NamedTuple):
             return self.query, self.key, self.value
         key, value = (x.repeat_interleave(self.repeat, -3) for x in (self.key, self.value))
         return self.query, key, value
+
+    def heads_as_queries(self) -> Inputs:
+        """The same with the query heads that share a key head as more queries of one head.
+
+        Nothing is copied for them then. Where a condition tells queries or heads apart, they stay.
+        """
+        conditions = [x for x in (self.mask, self.bias) if x is not None]
+        apart = any(size != 1 for x in conditions for size in x.shape[-3:-1])
+        if self.repeat == 1 or self.causal is not None or apart:
+            return self
+        groups = self.key.shape[-3]
+        query = self.query.reshape(*self.query.shape[:-3], groups, -1, self.query.shape[-1])
+        return self._replace(query=query, batch=(*self.batch[:-1], groups), repeat=1)
 
     def causal_mask(self) -> Tensor | None:
         """The causal condition as a boolean (M, N)."""
@@ -224,6 +237,10 @@ def _read_mask(
             f"expected attn_mask that broadcasts to (batch, heads, queries, keys) {shape}, got shape "
             f"{tuple(attn_mask.shape)}; give a mask of keys the shape (batch, 1, 1, keys)."
         )
+    # Kernels step from key to key, and torch's own want queries and keys.
+    attn_mask = attn_mask.expand(*(1,) * (2 - attn_mask.ndim), *attn_mask.shape)
+    if attn_mask.shape[-1] != shape[-1]:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-1], shape[-1])
     if attn_mask.dtype is torch.bool:
         return attn_mask, None, causal
     if values_can_be_read(attn_mask) and attn_mask.numel():

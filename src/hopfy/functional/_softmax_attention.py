@@ -26,11 +26,16 @@ __all__ = ["sdpa", "torch_attention"]
 
 def sdpa(inputs: Inputs) -> Tensor:
     """Softmax attention by torch, with zeros for queries that may attend to nothing."""
-    query, key, value = inputs.heads_repeated()
-    mask, something = _safe_mask(inputs)
+    folded = inputs.heads_as_queries()
+    query, key, value = folded.heads_repeated()
+    mask, something = _safe_mask(folded)
     causal = inputs.causal == 0 and mask is None
     output = torch_attention(query, key, value, mask, inputs.dropout, causal, inputs.scale)
-    return output if something is None else torch.where(something, output, 0.0)
+    if something is not None:
+        output = torch.where(something, output, 0.0)
+    if folded is inputs:
+        return output
+    return output.reshape(*output.shape[:-3], *inputs.query.shape[-3:-1], output.shape[-1])
 
 
 def torch_attention(

@@ -21,12 +21,13 @@ from hopfy._kernels.rows.scan import (
     short_top,
     wide_tops,
 )
-from hopfy._runtime.compilation import jit, part
+from hopfy._runtime.compilation import inlined, jit, part
 
 __all__ = ["solve", "threshold_of", "vjp", "weigh"]
 
 SHORT = 2 * LANES - 1  # longer rows rule most entries out first
 _STEPS = 200  # the root search needs about five
+_ROUGH_STEPS = 5  # more of them cost more than the entries that they rule out
 
 
 def solve(scores, k):
@@ -125,7 +126,16 @@ def _reach(top, lanes, k):
         bound = best if best > bound else bound
     if bound == np.inf:
         return bound
-    return threshold_of(lanes, lanes.shape[0], k, 0.0, bound + 1.0) * (1.0 + 1e-9)
+    low, high = 0.0, bound + 1.0
+    tau = high
+    for _ in range(_ROUGH_STEPS):
+        total, slope = _sum_and_slope(lanes, lanes.shape[0], tau)
+        if total < k:
+            low = tau
+        else:
+            high = tau  # a bound, too
+        tau = _next(tau, total - k, slope, low, high)
+    return high * (1.0 + 1e-9)
 
 
 @part
@@ -133,12 +143,7 @@ def threshold_of(d, padded, k, low, high):
     """Root in [low, high] of ``sum clip(tau - d, 0, 1) = k``, piecewise linear and increasing."""
     tau = high
     for _ in range(_STEPS):
-        total, slope = 0.0, np.int64(0)
-        for j in range(padded):
-            room = tau - d[j]
-            slope += np.int64(room > 0.0) - np.int64(room >= 1.0)
-            room = room if room > 0.0 else 0.0
-            total += room if room < 1.0 else 1.0
+        total, slope = _sum_and_slope(d, padded, tau)
         excess = total - k
         if excess == 0.0:
             return tau
@@ -146,10 +151,29 @@ def threshold_of(d, padded, k, low, high):
             high = tau
         else:
             low = tau
-        candidate = tau - excess / slope if slope > 0 else -1.0
-        if candidate <= low or candidate >= high:
-            candidate = 0.5 * (low + high)
+        candidate = _next(tau, excess, slope, low, high)
         if math.fabs(candidate - tau) <= 1e-16 or candidate <= low or candidate >= high:
             return tau
         tau = candidate
     return tau
+
+
+@inlined
+def _sum_and_slope(d, padded, tau):
+    """``sum clip(tau - d, 0, 1)``, and how many of its terms lie between 0 and 1."""
+    total, slope = 0.0, np.int64(0)
+    for j in range(padded):
+        room = tau - d[j]
+        slope += np.int64(room > 0.0) - np.int64(room >= 1.0)
+        room = room if room > 0.0 else 0.0
+        total += room if room < 1.0 else 1.0
+    return total, slope
+
+
+@inlined
+def _next(tau, excess, slope, low, high):
+    """Newton's step from tau, or the middle of the bracket where the step leads out of it."""
+    candidate = tau - excess / slope if slope > 0 else -1.0
+    if candidate <= low or candidate >= high:
+        candidate = 0.5 * (low + high)
+    return candidate

@@ -69,11 +69,11 @@ def solve(scores, equation, weights=None):
     Its columns are gamma, the margin and the exponent of the weights. Rows with gamma = NaN are left
     as they are in ``weights``, which are new if not given.
     """
-    gamma, _, exponent = equation[0]
+    gamma, _, exponent = equation[0].tolist()  # numbers of Python compare faster
     if len(equation) == 1 and gamma in (1.0, 2.0) and exponent in (1.0, 2.0):
         kernel = short_rows if scores.shape[-1] <= SHORT else _long_rows
     else:
-        kernel = _any_short_rows if scores.shape[-1] <= SHORT else _any_long_rows
+        kernel = _any_short_rows if scores.shape[-1] < 2 * LANES else _any_long_rows
     return run_forward(kernel, scores, equation, weights)[0]
 
 
@@ -202,7 +202,7 @@ def cheap_step(d, padded, s, gamma, margin):
 
 @jit
 def _any_short_rows(start, stop, scores, bits, equation, weights):
-    """Rows of up to SHORT entries, with an equation for all rows or one for each."""
+    """Rows of fewer than two entries per lane, with an equation for all rows or one for each."""
     size = scores.shape[1]
     d, powers = np.empty(size + PADDING), np.empty(size + PADDING)
     index = np.empty(size + PADDING, np.int64)
@@ -218,7 +218,7 @@ def _any_short_rows(start, stop, scores, bits, equation, weights):
 
 @jit
 def _any_long_rows(start, stop, scores, bits, equation, weights):
-    """The same for rows of more than SHORT entries."""
+    """The same for longer rows, in which the maxima of the row's parts rule many entries out."""
     size = scores.shape[1]
     d, powers = np.empty(size + PADDING), np.empty(size + PADDING)
     index, lanes = np.empty(size + PADDING, np.int64), np.empty(LANES)
@@ -232,11 +232,24 @@ def _any_long_rows(start, stop, scores, bits, equation, weights):
         count = np.int64(-1 if spoiled else 0)
         if not spoiled and top > -np.inf:
             if _parts_within(np.float64(top), lanes, s) > _FEW and gamma <= 4.0:
-                bound = step(lanes, lanes.shape[0], s, gamma, margin, powers) * (1.0 + 1e-9)
+                bound = _part_step(lanes, size, s, gamma, margin, powers) * (1.0 + 1e-9)
                 s = bound if _SMALLEST < bound < s else s
             count = collect(row, np.float64(top), s, d, index)
         settled = settled_at(scores, gamma) * margin
         _weigh(d, index, count, s, gamma, margin, exponent, settled, powers, weights[r])
+
+
+@part
+def _part_step(lanes, size, s, gamma, margin, powers):
+    """A step on the maxima of the parts of a row, which gives an upper bound of S.
+
+    So does a larger exponent: 2 or 4 where the powers would cost more than they rule out.
+    """
+    if gamma <= 2.0:
+        return cheap_step(lanes, lanes.shape[0], s, 1.0 if gamma == 1.0 else 2.0, margin)
+    if size <= SHORT:
+        return _fourth_step(lanes, lanes.shape[0], s, margin)
+    return step(lanes, lanes.shape[0], s, gamma, margin, powers)
 
 
 @inlined
