@@ -258,8 +258,8 @@ def test_every_factor_changes_one_setting(monkeypatch):
     assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
 
 
-def test_the_reference_code_profile_is_the_public_codes_search():
-    public, paper = (MIL.profiles[name].benchmarks for name in ("reference-code", "paper"))
+def test_the_reference_search_is_the_public_codes():
+    public, paper = (MIL.profiles[name].benchmarks for name in ("reference-search", "paper"))
     assert len(public.points("softmax")) == 96
     point = public.points("3-subsets")[0]
     assert point["lr"] == 1e-3
@@ -273,23 +273,38 @@ def test_the_reference_code_profile_is_the_public_codes_search():
     assert not MIL.profiles["laptop"].digits.normalize
 
 
-def test_the_short_profiles_are_cuts_of_the_reference_code():
-    """Every point of `reference-animals` is one of `reference-code`; `night` trains like it, and
-    takes 16 runs for each method and K."""
-    public, short, night = (
-        MIL.profiles[name] for name in ("reference-code", "reference-animals", "night")
+def test_the_profiles_of_one_part_leave_the_other_out():
+    for name in ("night", "laptop-search", "reference-code"):
+        assert MIL.profiles[name].least
+        assert not MIL.profiles[name].animals
+    for name in ("animals", "reference-animals", "reference-search"):
+        assert MIL.profiles[name].animals
+        assert not MIL.profiles[name].least
+
+
+def test_reference_animals_is_a_cut_of_the_reference_search():
+    public, short = (
+        MIL.profiles[name].benchmarks for name in ("reference-search", "reference-animals")
     )
-    points = short.benchmarks.points("softmax")
+    points = short.points("softmax")
     assert len(points) == 6
-    assert all(point in public.benchmarks.points("softmax") for point in points)
-    assert short.benchmarks.training(points[0]) == public.benchmarks.training(points[0])
-    assert not short.least
-    tried = night.digits.points("3-subsets")
-    assert len(tried) + night.seeds - 1 == 16
-    assert night.digits.training(tried[0]) == public.digits.training(
-        public.digits.points("3-subsets")[0]
-    )
-    assert not night.animals
+    assert all(point in public.points("softmax") for point in points)
+    assert short.training(points[0]) == public.training(points[0])
+
+
+@pytest.mark.parametrize(
+    ("searching", "fixed"), [("night", "reference-code"), ("laptop-search", "laptop")]
+)
+def test_a_search_on_digits_trains_like_its_profile(searching, fixed):
+    """It takes 16 runs for each method and K."""
+    search, one = MIL.profiles[searching], MIL.profiles[fixed].digits
+    tried = search.digits.points("3-subsets")
+    assert len(tried) + search.seeds - 1 == 16
+    (point,) = one.points("3-subsets")
+    assert search.digits.training(tried[0]) == one.training(point)
+    assert search.digits.normalize == one.normalize
+    if fixed == "laptop":
+        assert point in tried
 
 
 def test_the_public_networks_begin_alike_with_small_weights():
