@@ -75,11 +75,11 @@ _NIGHT_DIGITS = replace(
     _REFERENCE_DIGITS, heads=(8, 16), beta=(0.25, 1.0, 4.0), dropout=(0.0, 0.75)
 )
 _SEARCHED_LAPTOP_DIGITS = replace(
-    # The laptop profile's own setting is one of the twelve points.
     _LAPTOP_DIGITS,
     heads=(8, 16),
     beta=(0.5, 2.0, 8.0),
     dropout=(0.0, 0.75),
+    one_at_a_time=True,
 )
 _QUICK_DIGITS = Grid(
     lr=(3e-3,),
@@ -153,7 +153,7 @@ class MIL(Experiment[MILConfig]):
             digits=_QUICK_DIGITS,
         ),
         "laptop": MILConfig(digits=_LAPTOP_DIGITS, benchmarks=_LAPTOP_BENCHMARKS),
-        # The laptop profile on the digits, with a search over twelve points.
+        # The laptop profile on the digits, and a search among four settings around its own.
         "laptop-search": MILConfig(
             methods=_PUBLISHED_METHODS, animals=(), digits=_SEARCHED_LAPTOP_DIGITS
         ),
