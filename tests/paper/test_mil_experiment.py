@@ -293,7 +293,8 @@ def test_reference_animals_is_a_cut_of_the_reference_search():
 
 
 @pytest.mark.parametrize(
-    ("searching", "fixed", "runs"), [("night", "reference-code", 16), ("laptop-search", "laptop", 9)]
+    ("searching", "fixed", "runs"),
+    [("night", "reference-code", 16), ("laptop-search", "laptop", 9)],
 )
 def test_a_search_on_digits_trains_like_its_profile(searching, fixed, runs):
     search, one = MIL.profiles[searching], MIL.profiles[fixed].digits
