@@ -258,8 +258,8 @@ def test_every_factor_changes_one_setting(monkeypatch):
     assert lines[1] == "fox, no layer norms: 50.0 ± 0.0"
 
 
-def test_the_reference_code_profile_is_the_public_codes_search():
-    public, paper = (MIL.profiles[name].benchmarks for name in ("reference-code", "paper"))
+def test_the_reference_search_is_the_public_codes():
+    public, paper = (MIL.profiles[name].benchmarks for name in ("reference-search", "paper"))
     assert len(public.points("softmax")) == 96
     point = public.points("3-subsets")[0]
     assert point["lr"] == 1e-3
@@ -273,23 +273,49 @@ def test_the_reference_code_profile_is_the_public_codes_search():
     assert not MIL.profiles["laptop"].digits.normalize
 
 
-def test_the_short_profiles_are_cuts_of_the_reference_code():
-    """Every point of `reference-animals` is one of `reference-code`; `night` trains like it, and
-    takes 16 runs for each method and K."""
-    public, short, night = (
-        MIL.profiles[name] for name in ("reference-code", "reference-animals", "night")
+def test_the_profiles_of_one_part_leave_the_other_out():
+    for name in ("night", "laptop-search", "reference-code"):
+        assert MIL.profiles[name].least
+        assert not MIL.profiles[name].animals
+    for name in ("animals", "reference-animals", "reference-search"):
+        assert MIL.profiles[name].animals
+        assert not MIL.profiles[name].least
+
+
+def test_reference_animals_is_a_cut_of_the_reference_search():
+    public, short = (
+        MIL.profiles[name].benchmarks for name in ("reference-search", "reference-animals")
     )
-    points = short.benchmarks.points("softmax")
+    points = short.points("softmax")
     assert len(points) == 6
-    assert all(point in public.benchmarks.points("softmax") for point in points)
-    assert short.benchmarks.training(points[0]) == public.benchmarks.training(points[0])
-    assert not short.least
-    tried = night.digits.points("3-subsets")
-    assert len(tried) + night.seeds - 1 == 16
-    assert night.digits.training(tried[0]) == public.digits.training(
-        public.digits.points("3-subsets")[0]
+    assert all(point in public.points("softmax") for point in points)
+    assert short.training(points[0]) == public.training(points[0])
+
+
+@pytest.mark.parametrize(
+    ("searching", "fixed", "runs"),
+    [("night", "reference-code", 16), ("laptop-search", "laptop", 9)],
+)
+def test_a_search_on_digits_trains_like_its_profile(searching, fixed, runs):
+    search, one = MIL.profiles[searching], MIL.profiles[fixed].digits
+    tried = search.digits.points("3-subsets")
+    assert len(tried) + search.seeds - 1 == runs
+    (point,) = one.points("3-subsets")
+    assert search.digits.training(tried[0]) == one.training(point)
+    assert search.digits.normalize == one.normalize
+
+
+def test_one_setting_is_changed_at_a_time():
+    """From that of the laptop profile; each value of each axis is tried."""
+    grid = MIL.profiles["laptop-search"].digits
+    (own,) = MIL.profiles["laptop"].digits.points("softmax")
+    tried = grid.points("softmax")
+    changed = [{name: value for name, value in p.items() if value != own[name]} for p in tried]
+    assert changed[0] == {}
+    assert sorted(map(str, changed[1:])) == sorted(
+        map(str, [{"heads": 16}, {"beta": 2.0}, {"beta": 8.0}, {"dropout": 0.75}])
     )
-    assert not night.animals
+    assert len(replace(grid, one_at_a_time=False).points("softmax")) == 12
 
 
 def test_the_public_networks_begin_alike_with_small_weights():

@@ -74,6 +74,13 @@ _ONE_REFERENCE_ARCHITECTURE = replace(
 _NIGHT_DIGITS = replace(
     _REFERENCE_DIGITS, heads=(8, 16), beta=(0.25, 1.0, 4.0), dropout=(0.0, 0.75)
 )
+_SEARCHED_LAPTOP_DIGITS = replace(
+    _LAPTOP_DIGITS,
+    heads=(8, 16),
+    beta=(0.5, 2.0, 8.0),
+    dropout=(0.0, 0.75),
+    one_at_a_time=True,
+)
 _QUICK_DIGITS = Grid(
     lr=(3e-3,),
     decay=(0.9,),
@@ -146,21 +153,25 @@ class MIL(Experiment[MILConfig]):
             digits=_QUICK_DIGITS,
         ),
         "laptop": MILConfig(digits=_LAPTOP_DIGITS, benchmarks=_LAPTOP_BENCHMARKS),
-        # The public code: on the digits its layer norms and small steps; on the animals also its
-        # steps of one bag, initial weights, head, last epoch, and the setting with the best mean
-        # validation area there over the folds of the first seed.
-        "reference-code": MILConfig(
-            methods=_PUBLISHED_METHODS,
-            seeds=2,
-            digits=_REFERENCE_DIGITS,
-            benchmarks=_REFERENCE_BENCHMARKS,
+        # The laptop profile on the digits, and a search among four settings around its own.
+        "laptop-search": MILConfig(
+            methods=_PUBLISHED_METHODS, animals=(), digits=_SEARCHED_LAPTOP_DIGITS
         ),
-        # Its rules on the benchmarks, with one architecture and learning rate.
+        # The public code on the digits: its layer norms and small steps.
+        "reference-code": MILConfig(
+            methods=_PUBLISHED_METHODS, animals=(), seeds=2, digits=_REFERENCE_DIGITS
+        ),
+        # The public code on the benchmarks: steps of one bag, its initial weights, head, last
+        # epoch, and the setting with the best mean validation area there over the folds of the
+        # first seed. One architecture and learning rate of its search, then all of it.
         "reference-animals": MILConfig(
             methods=_PUBLISHED_METHODS,
             least=(),
             seeds=2,
             benchmarks=_ONE_REFERENCE_ARCHITECTURE,
+        ),
+        "reference-search": MILConfig(
+            methods=_PUBLISHED_METHODS, least=(), seeds=2, benchmarks=_REFERENCE_BENCHMARKS
         ),
         # The settings of the public code on the digits, with a search over twelve points.
         "night": MILConfig(methods=_PUBLISHED_METHODS, animals=(), digits=_NIGHT_DIGITS),

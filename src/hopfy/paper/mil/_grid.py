@@ -21,7 +21,8 @@ ten folds are trained in a second with steps of 16 bags."""
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of these values are tried on the first seed; one value each means no search.
+    """All combinations of these values are tried on the first seed, or those that ``one_at_a_time``
+    leaves; one value each means no search.
 
     Attributes:
         lr: learning rates.
@@ -38,6 +39,8 @@ class Grid:
         last_epoch: on the benchmarks, train all epochs and keep the last one, as the public code does.
         public: on the benchmarks, the networks of the public code, see `BagModel`, with the same
             initial weights and order of the bags in every fold.
+        one_at_a_time: not all combinations, but the first value of everything, and every setting
+            that differs from it in one value.
     """
 
     lr: tuple[float, ...]
@@ -53,6 +56,7 @@ class Grid:
     normalize: bool = True
     last_epoch: bool = False
     public: bool = False
+    one_at_a_time: bool = False
 
     def points(self, method: str) -> list[dict[str, Any]]:
         """The points for a method; settings that a baseline does not have are not varied."""
@@ -60,7 +64,11 @@ class Grid:
         if method in BASELINES:
             without = ("head_size", "heads", "beta", *(("dropout",) if method != "gated" else ()))
             axes.update({name: axes[name][:1] for name in without})
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        if not self.one_at_a_time:
+            return points
+        first = points[0]
+        return [p for p in points if sum(p[name] != first[name] for name in axes) <= 1]
 
     def cost(self, point: Mapping[str, Any]) -> float:
         """About how many seconds of one core ten folds of a benchmark take.
