@@ -83,6 +83,10 @@ TRIALS = (
     Trial("learned transition", 0.1, learned=True),
     Trial("temperature 0.5, transition 1", 1.0, temperature=0.5),
     Trial("temperature 0.5, k-subsets", temperature=0.5),
+    # Sequential k-subsets count both states of a word, which halves the scores: without a transition
+    # they are k-subsets at twice the temperature. So this is what a transition is to be compared with.
+    Trial("temperature 0.5, transition 0", 0.0, temperature=0.5),
+    Trial("temperature 0.5, transition 4", 4.0, temperature=0.5),
     Trial("layer norm, transition 1", 1.0, normalized=True),
     Trial("layer norm, k-subsets", normalized=True),
 )
