@@ -60,8 +60,8 @@ class RationaleConfig(Config):
     substitute: Task | None = None
 
 
-# Not in the paper, so the settings are ours. The paper's transition of 0.001 while training leaves the
-# same network as k-subsets, so both read one network.
+# Not in the paper, so the settings are ours. The paper's transition of 0.001 while training is too small
+# to act, so both read one network.
 _ERASER = Task("eraser_movies", 0.2, own_network=False, methods=("k-subsets", *OTHERS))
 _PAPER = (
     Task("sst", 0.2, 0.1),
