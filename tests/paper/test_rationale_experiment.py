@@ -183,6 +183,21 @@ def test_the_paper_profile_has_the_papers_settings():
     assert set(whole.values()) == {METHODS}
 
 
+def test_the_public_code_on_the_laptop_has_fewer_texts_and_the_same_training():
+    whole = experiment.profiles["reference-code"].tasks
+    small = experiment.profiles["reference-laptop"].tasks
+    laptop = {task.data: task for task in experiment.profiles["laptop"].tasks}
+    for full, task in zip(whole, small, strict=True):
+        same = ("data", "share", "temperature", "dropout", "hidden", "lr", "min_epochs", "epochs")
+        assert [getattr(task, name) for name in same] == [getattr(full, name) for name in same]
+        texts = ("vectors", "training", "test", "longest")
+        known = laptop[task.data]
+        assert [getattr(task, name) for name in texts] == [getattr(known, name) for name in texts]
+        assert task.as_reference_code
+        assert task.seeds == 1
+        assert task.own_network is (task.data == "beer")
+
+
 def test_numbers_are_compared_with_the_papers():
     cells = {"sst": {"k-subsets": [{"score": 0.79}, {"score": 0.81}]},
              "beer": {"SPECTRA": [{"score": 0.02}], "BiLSTM": [{"score": 0.01}]}}  # fmt: skip
@@ -229,8 +244,16 @@ def test_a_regressor_is_trained_on_numbers(monkeypatch):
     assert cell["comprehensiveness"] > cell["sufficiency"]
 
 
-def test_sequential_k_subsets_can_read_the_network_of_k_subsets():
-    task = replace(TINY, training=200, epochs=3, test_transition=100.0, own_network=False)
+@pytest.mark.parametrize("as_reference_code", [False, True])
+def test_sequential_k_subsets_can_read_the_network_of_k_subsets(as_reference_code):
+    task = replace(
+        TINY,
+        training=200,
+        epochs=3,
+        test_transition=100.0,
+        own_network=False,
+        as_reference_code=as_reference_code,
+    )
     cell = _training.measure("k-subsets", task, 0)
     (other, read), *rest = cell.pop("also").items()
     assert (other, rest) == ("sequential k-subsets", [])

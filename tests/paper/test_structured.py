@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from hopfy import functional as F
-from hopfy.estimators.networks import Temperature
+from hopfy.estimators import Text
+from hopfy.estimators.networks import ShareOfWords, Temperature
 from hopfy.paper.rationale import _structured
-from hopfy.paper.rationale._structured import TRIALS, GrowingTransition, Trial, try_out
+from hopfy.paper.rationale._structured import (
+    TRIALS,
+    GrowingTransition,
+    Trial,
+    as_markdown,
+    facts_about,
+    try_out,
+)
 from hopfy.paper.rationale._task import Task
 
+DOCS = Path(__file__).parents[2] / "docs"
 TINY = Task("planted", 0.15, hidden=8, lr=1e-2, epochs=2, patience=2, training=60, methods=())
 
 
@@ -46,6 +57,7 @@ def test_a_trial_is_judged_on_validation_texts_by_the_transition_at_test_time(tr
     assert list(found["at_test"]) == ["its own", "0", "1", "4"]
     validation = _structured.load(TINY, 0).validation
     assert [part.texts for part in parts] == [validation.texts] * 4
+    assert set(found["facts"]) >= {"deviation", "ranking", "stuck"}
     for judged in found["at_test"].values():
         assert 0 <= judged["overlap"] <= 1
     assert found["at_test"]["4"]["span"] >= found["at_test"]["0"]["span"]
@@ -59,9 +71,80 @@ def test_a_trial_is_judged_on_validation_texts_by_the_transition_at_test_time(tr
         assert found["transition"] != trial.transition
 
 
-def test_trials_and_their_seed_are_named():
-    assert _structured._chosen([]) == (TRIALS, 0)
-    assert _structured._chosen(["3"]) == (TRIALS, 3)
-    assert _structured._chosen(["transition 1", "k-subsets", "2"]) == ([TRIALS[2], TRIALS[0]], 2)
+def test_test_texts_are_read_only_on_demand(monkeypatch):
+    parts = []
+    monkeypatch.setattr(_structured, "_judged", lambda _, part: parts.append(part) or {"f1": 0.5})
+    found = try_out(Trial("k-subsets"), TINY, tested=(2.0,))
+    corpus = _structured.load(TINY, 0)
+    assert [part.texts for part in parts] == [corpus.validation.texts] * 4 + [corpus.test.texts]
+    assert found["test"] == {"2": {"f1": 0.5}}
+    assert "test" not in try_out(Trial("k-subsets"), TINY)
+
+
+class Scored:
+    """Gives the selection scores that are known."""
+
+    def __init__(self, select, raw):
+        self.select, self.raw = select, iter(raw)
+
+    def rationale(self, texts):
+        scores = next(self.raw)[None, None, None] * self.select.beta.test_beta
+        assert scores.shape[-1] == len(texts[0])
+        self.select(scores, torch.ones_like(scores, dtype=torch.bool))
+
+
+def test_facts_about_known_scores():
+    select = ShareOfWords(0.25, Temperature(0.5, 1e-3)).eval()
+    words = Text(tuple("abcdefgh"))
+    texts, spans = [words, words, words], [[(0, 2)], [], [(6, 8)]]
+    part = _structured.Part(texts, torch.tensor([0, 1, 0]), spans)
+    clear = torch.tensor([9.0, 9.0, 0, 0, 0, 0, 0, 0])
+    tied = torch.zeros(8)
+    facts = facts_about(Scored(select, [clear, tied]), select, part)
+    assert facts["ranking"] == pytest.approx((1.0 + 0.5) / 2)  # ties count half
+    assert facts["smoothed"] == pytest.approx((1.0 + 0.5) / 2)
+    assert facts["deviation"] == pytest.approx(9 * (0.25 * 0.75) ** 0.5 / 2)
+    assert facts["fractional"] == 4.0  # none of eight, all of eight
+    assert facts["stuck"] == 0.5
+    assert facts["gradient"] > 0
+    assert not select.training
+    assert facts_about(None, select, _structured.Part([words], torch.tensor([0]), [[]])) == {}
+
+
+def test_the_table_has_means_and_their_standard_errors():
+    def run(name, overlap):
+        judged = {"overlap": overlap, "f1": 0.8, "span": 2.0}
+        return {
+            "trial": {"name": name},
+            "at_test": dict.fromkeys(("its own", "0", "1", "4"), judged),
+        }
+
+    table = as_markdown([run("a", 0.2), run("b", 0.5), run("a", 0.3)]).splitlines()
+    assert table[0] == "| trained with | 0 at test | 1 at test | 4 at test |"
+    cell = "0.250 ± 0.050 (0.800 ± 0.000, 2.0)"
+    assert table[2:] == [
+        f"| a | {cell} | {cell} | {cell} |",
+        "| b |" + " 0.500 (0.800, 2.0) |" * 3,
+    ]
+
+
+def test_the_page_shows_the_record():
+    record = json.loads((DOCS / "results" / "rationale-structured.json").read_text("utf-8"))
+    assert as_markdown(record["runs"]) in (DOCS / "reproduce.md").read_text("utf-8")
+
+
+def test_trials_and_their_seed_are_named(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(
+        _structured, "try_out", lambda *given, **named: calls.append((*given, named)) or {}
+    )
+    _structured._main(["transition 1", "k-subsets", "--seed", "2"])
+    assert calls == [(TRIALS[n], {"seed": 2, "tested": []}) for n in (2, 0)]
+    _structured._main(["--test", "4"])
+    assert calls[2:] == [(trial, {"seed": 0, "tested": [4.0]}) for trial in TRIALS]
+    record = DOCS / "results" / "rationale-structured.json"
+    capsys.readouterr()
+    _structured._main(["--table", str(record)])
+    assert capsys.readouterr().out.startswith("| trained with |")
     with pytest.raises(KeyError):
-        _structured._chosen(["transition"])
+        _structured._main(["transition"])

@@ -343,6 +343,16 @@ _TABLES: dict[int, tuple[str, tuple[_Section, ...]]] = {
                 _larger,
             ),
             _Section(
+                "Scores with the network of the public code",
+                "rationale-reference-laptop",
+                _wrapped(
+                    "The public code's network and training, at least 45 epochs, on the laptop profile's",
+                    "texts, one seed (`--profile reference-laptop`). Except on Beer, where the dropout",
+                    "differs, both maps read one network.",
+                ),
+                _larger,
+            ),
+            _Section(
                 "The selected words",
                 "rationale-laptop",
                 _wrapped(

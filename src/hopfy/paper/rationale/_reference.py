@@ -9,8 +9,9 @@ the other texts of a batch; and its vectors have 300 dimensions.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,7 +24,9 @@ from hopfy.estimators.networks import (
 )
 from hopfy.nn import HopfieldPooling
 
-__all__ = ["reference_network"]
+__all__ = ["read_in_sequence", "reference_network"]
+
+_Estimator = TypeVar("_Estimator")
 
 
 class _SumOfWords(nn.Module):
@@ -64,3 +67,17 @@ def reference_network(method: str) -> Callable[[nn.Embedding, int, RationaleOpti
         )
 
     return build
+
+
+def read_in_sequence(estimator: _Estimator, transition: float) -> _Estimator:
+    """A copy of a fitted estimator that selects with sequential k-subsets; the network is the same.
+
+    What ``with_transition`` is for the methods that have a name.
+    """
+    made: Any = copy.copy(estimator)
+    made.network_ = copy.deepcopy(made.network_)
+    for module in made.network_.modules():
+        if isinstance(module, ShareOfWords):
+            module.transition = module.at_test = transition
+    read: _Estimator = made
+    return read

@@ -29,7 +29,7 @@ from hopfy.paper.rationale._metrics import (
     mean_span,
     spans_of,
 )
-from hopfy.paper.rationale._reference import reference_network
+from hopfy.paper.rationale._reference import read_in_sequence, reference_network
 from hopfy.paper.rationale._task import Task
 from hopfy.paper.rationale._texts import PLANTED, Corpus, Part, load
 
@@ -138,9 +138,16 @@ def measure(method: str, task: Task, seed: int) -> dict[str, Any]:
         }
         result = known | _tested(estimator, task, corpus.test)
         if method == "k-subsets" and not task.own_network:
-            reader = estimator.with_transition(task.test_transition)
+            reader = _in_sequence(estimator, task)
             result["also"] = {"sequential k-subsets": known | _tested(reader, task, corpus.test)}
     return result
+
+
+def _in_sequence(estimator: Estimator, task: Task) -> Estimator:
+    """The same network, from whose scores sequential k-subsets selects."""
+    if task.as_reference_code:
+        return read_in_sequence(estimator, task.test_transition)
+    return estimator.with_transition(task.test_transition)
 
 
 def _tested(estimator: Estimator, task: Task, test: Part) -> dict[str, Any]:
