@@ -40,4 +40,4 @@ def at_most_k(
     """
     dim = checked(scores, dim)
     k_rows = as_parameter(k, scores, dim, SUBSET_SIZE)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows), in_steps=True)

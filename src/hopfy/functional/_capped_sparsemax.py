@@ -49,7 +49,7 @@ def capped_sparsemax(
     if not _is_surely_valid(upper):
         check_parameter(upper, UPPER)
     bounds = _beside_entries(upper, scores, dim)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, bounds))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, bounds), bounds)
 
 
 def _is_surely_valid(upper: object) -> bool:

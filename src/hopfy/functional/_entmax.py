@@ -41,7 +41,7 @@ def entmax(
     """
     dim = checked(scores, dim)
     alpha_rows = as_parameter(alpha, scores, dim, ENTMAX_ALPHA)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, alpha_rows))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, alpha_rows), alpha_rows)
 
 
 def sparsemax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:

@@ -49,9 +49,11 @@ def fusedmax(
     """
     dim = checked(scores, dim)
     strengths = as_parameter(strength, scores, dim, _STRENGTH).detach()
-    return along_rows(
-        scores, dim, mask, lambda rows: sparsemax(_smooth(_lifted(rows, strengths), strengths))
-    )
+
+    def apply(rows: Tensor) -> Tensor:
+        return sparsemax(_smooth(_lifted(rows, strengths), strengths))
+
+    return along_rows(scores, dim, mask, apply, in_steps=True)
 
 
 def _lifted(rows: Tensor, strengths: Tensor) -> Tensor:

@@ -41,4 +41,4 @@ def ksubsets(
     """
     dim = checked(scores, dim)
     k_rows = budget_of_rows(k, scores, dim)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, k_rows), k_rows)

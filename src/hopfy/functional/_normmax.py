@@ -46,4 +46,4 @@ def normmax(
     """
     dim = checked(scores, dim)
     alpha_rows = as_parameter(alpha, scores, dim, NORMMAX_ALPHA)
-    return along_rows(scores, dim, mask, lambda rows: _apply(rows, alpha_rows))
+    return along_rows(scores, dim, mask, lambda rows: _apply(rows, alpha_rows), alpha_rows)

@@ -20,24 +20,34 @@ def along_rows(
     dim: int,
     mask: Tensor | None,
     apply: Callable[[Tensor], Tensor],
+    parameter: Tensor | None = None,
+    *,
+    in_steps: bool = False,
 ) -> Tensor:
-    """Run ``apply`` on the scores with ``dim`` last, masked entries at -inf, at least float32."""
+    """Run ``apply`` on the scores with ``dim`` last, masked entries at -inf, at least float32.
+
+    Half precision stays as it is where a kernel reads it, unless a gradient (of the scores, or of the
+    map's ``parameter``) needs weights in float32, or the map works ``in_steps`` and would round between
+    them.
+    """
     if mask is not None:
         scores = scores.masked_fill(~as_mask(mask, scores), -torch.inf)
     if scores.shape[dim] == 0 or scores.numel() == 0:
         return scores.clone()
     last = dim == scores.ndim - 1
     rows = scores if last else scores.movedim(dim, -1)
-    if rows.dtype in (torch.float16, torch.bfloat16) and not _served_as_they_are(rows):
+    half = rows.dtype in (torch.float16, torch.bfloat16)
+    if half and (in_steps or not _served_as_they_are(rows, parameter)):
         weights = apply(rows.float()).to(scores.dtype)
     else:
         weights = apply(rows)
     return weights if last else weights.movedim(-1, dim)
 
 
-def _served_as_they_are(rows: Tensor) -> bool:
+def _served_as_they_are(rows: Tensor, parameter: Tensor | None) -> bool:
     """Whether a kernel reads half precision itself; gradients need weights in float32."""
-    return not is_compiling() and backend_for(rows) == "triton" and not records_gradients(rows)
+    inputs = (rows,) if parameter is None else (rows, parameter)
+    return not is_compiling() and backend_for(rows) == "triton" and not records_gradients(*inputs)
 
 
 def checked(scores: Tensor, dim: int) -> int:

@@ -232,6 +232,46 @@ def test_half_precision(dtype: torch.dtype) -> None:
         check(case, scores_of(3, 70, 1.0, dtype))
 
 
+@pytest.mark.parametrize(
+    "case", [*CASES[3::4], Case(F.at_most_k, 2), Case(F.fusedmax, 0.2)], ids=str
+)
+def test_rows_that_are_not_contiguous(case: Case) -> None:
+    """Scores, weights and cotangents in other orders of memory, and a mask: the same numbers."""
+    scores, cotangent = torch.randn(3, 2, 9), torch.randn(3, 2, 9)
+    mask = torch.arange(9) < 7
+    answers = []
+    for dim in (2, 0):
+        own, outside = (x.movedim(2, dim) for x in (scores, cotangent))
+        leaf = own.clone(memory_format=torch.preserve_format).requires_grad_()
+        beside = mask.expand(3, 2, 9).movedim(2, dim)
+        with hopfy.use_backend("triton"):
+            weights = case.function(leaf, case.parameter, dim=dim, mask=beside)
+            (gradient,) = torch.autograd.grad(weights, leaf, outside)
+        answers.append([x.detach().movedim(dim, 2) for x in (weights, gradient)])
+    for ours, expected in zip(*answers, strict=True):
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    """Maps of several steps, and weights that the gradient of alpha needs, are float32 until the end."""
+    for case in (Case(F.at_most_k, 3), Case(F.fusedmax, 0.2)):
+        scores = scores_of(40, 60, 0.5, dtype)
+        with hopfy.use_backend("triton"):
+            weights = case(scores)
+        error = (weights.double() - case(scores.double())).abs().max()
+        assert error <= torch.finfo(dtype).eps / 4 + 1e-6, case  # half a unit of a number below 1
+    scores, cotangent = scores_of(4, 30, 0.5, dtype), torch.randn(4, 30).to(dtype)
+    slopes = []
+    for kind, backend in ((torch.float32, "triton"), (torch.float64, "auto")):
+        alpha = torch.full((4, 1), 1.3, dtype=torch.float32).to(kind).requires_grad_()
+        with hopfy.use_backend(backend):
+            weights = F.entmax(scores if backend == "triton" else scores.double(), alpha)
+        (slope,) = torch.autograd.grad(weights, alpha, cotangent.to(weights.dtype))
+        slopes.append(slope.double())
+    torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("function", [F.entmax, F.normmax, *SUBSETS])
 def test_a_parameter_for_each_row(function: Callable[..., Tensor]) -> None:
     values = [case.parameter for case in CASES if case.function is function]

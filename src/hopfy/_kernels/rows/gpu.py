@@ -193,7 +193,8 @@ def through_rows_of(
     slopes: Any, weights: Tensor, cotangent: Tensor, own: Parameters, through: Any = None
 ) -> Tensor:
     """Gradient with respect to the scores, one launch of `backward_kernel`."""
-    tensors = weights.contiguous(), cotangent.contiguous(), torch.empty_like(weights)
+    weights = weights.contiguous()
+    tensors = weights, cotangent.contiguous(), torch.empty_like(weights)
     functions = through or centered, slopes
     _launch(backward_kernel, tensors, own, functions, (0, False), shape_for(_size(weights)))
     return tensors[2]
