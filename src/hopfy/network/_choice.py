@@ -12,7 +12,7 @@ from hopfy.omega import Omega
 from hopfy.search import ExactIndex
 from hopfy.states import State
 
-__all__ = ["StepperChoice"]
+__all__ = ["StepperChoice", "without_removed"]
 
 # With fewer memories a plan of principal directions does not pay.
 _MANY_MEMORIES = 4096
@@ -94,7 +94,7 @@ class StepperChoice:
         """
         limit = _MANY_WEIGHTS if keeps_weights else _MANY_UNWANTED
         if recorded or not self._can_be_indexed(queries, limit):
-            return DenseStep(self.all_memories, self._omega, self._state)
+            return DenseStep(self._all_memories, self._omega, self._state)
         if self._given is not None:
             return self._given
         if self._memories.requires_grad:
@@ -108,15 +108,8 @@ class StepperChoice:
         return self._kept[1]
 
     @property
-    def all_memories(self) -> Tensor:
-        """The memories, for products with all of them; an error if some have been removed."""
-        if self._has_removed:
-            raise ValueError(
-                "expected a network of an index without removed memories, as energies, gradients and "
-                "dense weights need products with all of them, got one with removed memories; make it "
-                "of index.restricted(index.living), which copies the others."
-            )
-        return self._memories
+    def _all_memories(self) -> Tensor:
+        return without_removed(self._memories, self._has_removed)
 
     def _can_be_indexed(self, queries: int, limit: int) -> bool:
         if not self._indexable:
@@ -134,3 +127,14 @@ class StepperChoice:
         self._queries_seen += queries
         if count >= _MANY_MEMORIES and before < size <= self._queries_seen:
             self._kept = (version, self._indexed(None))
+
+
+def without_removed(memories: Tensor, has_removed: bool) -> Tensor:
+    """The memories, for products with all of them; an error if some have been removed."""
+    if has_removed:
+        raise ValueError(
+            "expected a network of an index without removed memories, as energies, gradients and "
+            "dense weights need products with all of them, got one with removed memories; make it "
+            "of index.restricted(index.living), which copies the others."
+        )
+    return memories

@@ -24,7 +24,7 @@ from hopfy.network._arguments import (
     checked_state,
     checked_values,
 )
-from hopfy.network._choice import StepperChoice
+from hopfy.network._choice import StepperChoice, without_removed
 from hopfy.network._dynamics import Outcome, Rules, iterate
 from hopfy.network._energy import Energy, energy, energy_parts
 from hopfy.network._fixed_points import kept_in_place
@@ -112,6 +112,7 @@ class HopfieldNetwork:
         network._beta, network._values = beta, None
         network._state = checked_state("euclidean", network._omega)
         network._choice = StepperChoice.over(index, network._omega, network._state)
+        network._has_removed = index.living is not None
         return network
 
     @property
@@ -174,10 +175,10 @@ class HopfieldNetwork:
         """
         queries, beta = self._prepared(queries)
         if not self._row_by_row or self._differentiable(queries):
-            return energy(queries, self._choice.all_memories, self.omega, beta, self.state)
+            return energy(queries, self._all_memories, self.omega, beta, self.state)
         with torch.no_grad():
             parts = self._parts_of_queries(queries, beta)
-            rows = self._choice.all_memories
+            rows = self._all_memories
             flat = [energy(part, rows, self.omega, b, self.state) for part, b in parts]
             return torch.cat(flat).reshape(queries.shape[:-1])
 
@@ -185,7 +186,7 @@ class HopfieldNetwork:
     def energy_parts(self, queries: Tensor) -> Energy:
         """The concave and the convex part of the energy; their sum is `energy` (Eq. 8)."""
         queries, beta = self._prepared(queries)
-        return energy_parts(queries, self._choice.all_memories, self.omega, beta, self.state)
+        return energy_parts(queries, self._all_memories, self.omega, beta, self.state)
 
     @leaves_autocast
     def gradient(self, queries: Tensor) -> Tensor:
@@ -277,9 +278,16 @@ class HopfieldNetwork:
 
     # ------------------------------------------------------------------ inside
 
+    _has_removed = False  # whether memories were removed from the index it was made of
+
+    @property
+    def _all_memories(self) -> Tensor:
+        """The memories, for products with all of them; an error if some have been removed."""
+        return without_removed(self._memories, self._has_removed)
+
     def _wide_scores(self, queries: Tensor) -> Tensor:
         queries, beta = self._prepared(queries)
-        return (widened(queries) * beta) @ widened(self._choice.all_memories).mT
+        return (widened(queries) * beta) @ widened(self._all_memories).mT
 
     @property
     def _row_by_row(self) -> bool:
