@@ -138,6 +138,28 @@ def test_flat_maps_have_zero_gradient() -> None:
             assert math.isinf(map.omega.alpha)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("upper", [0.1, 0.25, 0.5, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_below_bounds_add_up_to_one_whatever_the_bound(
+    backend: str, upper: float, dtype: torch.dtype
+) -> None:
+    """Also where the bounds of the selected entries do, so that no entry is free."""
+    scores = torch.arange(20, dtype=dtype) * 5
+    for bounds in (torch.tensor(upper, dtype=dtype), torch.full((20,), upper, dtype=dtype)):
+        bounds.requires_grad_()
+        with hopfy.use_backend(backend):
+            weights = F.capped_sparsemax(scores, bounds)
+            (gradient,) = torch.autograd.grad(weights.sum(), bounds)
+            _, change = torch.func.jvp(
+                lambda u: F.capped_sparsemax(scores, u),
+                (bounds.detach(),),
+                (torch.rand(bounds.shape, dtype=dtype),),
+            )
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-5)
+        torch.testing.assert_close(change.sum(), change.new_zeros(()), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 5), (3, 1), (2, 1, 1)])
 def test_upper_bounds_of_every_shape_receive_gradients(shape: tuple[int, ...]) -> None:
     scores = torch.stack([well_separated(3, 5, 0.11), well_separated(3, 5, 0.11)]).requires_grad_()

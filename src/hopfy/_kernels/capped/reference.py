@@ -88,18 +88,21 @@ def upper_vjp(weights: Tensor, upper: Tensor, cotangent: Tensor) -> Tensor:
     r"""Gradient with respect to the upper bounds, one for each entry (..., N).
 
     A full entry takes what the free ones lose, each the same: :math:`v_j - \bar v` with the mean over
-    the free entries.
+    the free entries. Where none is free, there is no derivative: the full ones then share the loss,
+    so that the weights still add up to one.
     """
     free, full = _parts(weights, upper)
-    return torch.where(full, cotangent - _mean(free, cotangent), 0.0)
+    giving = torch.where(free.any(-1, keepdim=True), free, full)
+    return torch.where(full, cotangent - _mean(giving, cotangent), 0.0)
 
 
 def upper_jvp(weights: Tensor, upper: Tensor, tangent: Tensor) -> Tensor:
     """Change (..., N) of the weights with the upper bounds."""
     free, full = _parts(weights, upper)
+    giving = torch.where(free.any(-1, keepdim=True), free, full)
     gained = torch.where(full, tangent.to(weights.dtype), 0.0)
-    lost = gained.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(free, -lost, gained)
+    lost = gained.sum(-1, keepdim=True) / giving.sum(-1, keepdim=True).clamp_min(1)
+    return gained - torch.where(giving, lost, 0.0)
 
 
 def _parts(weights: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
