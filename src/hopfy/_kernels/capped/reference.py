@@ -92,14 +92,13 @@ def upper_vjp(weights: Tensor, upper: Tensor, cotangent: Tensor) -> Tensor:
     so that the weights still add up to one.
     """
     free, full = _parts(weights, upper)
-    giving = torch.where(free.any(-1, keepdim=True), free, full)
-    return torch.where(full, cotangent - _mean(giving, cotangent), 0.0)
+    return torch.where(full, cotangent - _mean(_giving(free, full), cotangent), 0.0)
 
 
 def upper_jvp(weights: Tensor, upper: Tensor, tangent: Tensor) -> Tensor:
     """Change (..., N) of the weights with the upper bounds."""
     free, full = _parts(weights, upper)
-    giving = torch.where(free.any(-1, keepdim=True), free, full)
+    giving = _giving(free, full)
     gained = torch.where(full, tangent.to(weights.dtype), 0.0)
     lost = gained.sum(-1, keepdim=True) / giving.sum(-1, keepdim=True).clamp_min(1)
     return gained - torch.where(giving, lost, 0.0)
@@ -110,6 +109,11 @@ def _parts(weights: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     upper = upper.to(weights)
     positive = weights > 0
     return positive & (weights < upper), positive & (weights >= upper) & (upper < 1)
+
+
+def _giving(free: Tensor, full: Tensor) -> Tensor:
+    """Which entries lose what the full ones gain: the free ones, or all full ones if none is free."""
+    return torch.where(free.any(-1, keepdim=True), free, full)
 
 
 def _mean(free: Tensor, cotangent: Tensor) -> Tensor:
