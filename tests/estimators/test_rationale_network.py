@@ -168,7 +168,7 @@ class TestVectors:
             load_vectors(path, {"a", "b"})
 
     def test_sources_that_are_none(self, tmp_path) -> None:
-        with pytest.raises(FileNotFoundError, match="expected a text file of word vectors"):
+        with pytest.raises(FileNotFoundError, match="expected a file of word vectors"):
             load_vectors(tmp_path / "absent", {"a"})
         with pytest.raises(TypeError, match="expected vectors to be"):
             load_vectors(3, {"a"})  # type: ignore[arg-type]

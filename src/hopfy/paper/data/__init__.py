@@ -12,6 +12,7 @@ from hopfy.paper.data._digit_bags import digit_bags
 from hopfy.paper.data._digits import digits
 from hopfy.paper.data._eraser import eraser_movies
 from hopfy.paper.data._files import Dataset, MissingDataError, RemoteFile
+from hopfy.paper.data._glove import glove_100d
 from hopfy.paper.data._images import Images
 from hopfy.paper.data._imdb import imdb
 from hopfy.paper.data._labeled_bags import LabeledBags
@@ -39,6 +40,7 @@ __all__ = [
     "digit_bags",
     "digits",
     "eraser_movies",
+    "glove_100d",
     "imdb",
     "mil_benchmark",
     "mnist",

@@ -7,6 +7,7 @@ from hopfy.paper.data._beer import BEER
 from hopfy.paper.data._cifar10 import CIFAR10
 from hopfy.paper.data._eraser import ERASER_MOVIES
 from hopfy.paper.data._files import Dataset
+from hopfy.paper.data._glove import GLOVE_100D
 from hopfy.paper.data._imdb import IMDB
 from hopfy.paper.data._mil import MIL
 from hopfy.paper.data._mnist import MNIST
@@ -18,7 +19,8 @@ __all__ = ["dataset", "datasets"]
 
 def datasets() -> list[Dataset]:
     """All of them."""
-    return [MNIST, MIL, SST, AG_NEWS, IMDB, BEER, ERASER_MOVIES, CIFAR10, TINY_IMAGENET]
+    texts = [SST, AG_NEWS, IMDB, BEER, ERASER_MOVIES, GLOVE_100D]
+    return [MNIST, MIL, *texts, CIFAR10, TINY_IMAGENET]
 
 
 def dataset(name: str) -> Dataset:

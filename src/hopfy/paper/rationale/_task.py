@@ -40,12 +40,13 @@ class Task:
             is 1 there.
         own_network: whether sequential k-subsets trains one; otherwise it reads the scores of the
             network that was trained with k-subsets.
-        vectors: the frozen word vectors: ``"glove"`` in 50 dimensions, or ``"minilm"``, the word pieces
-            of a sentence model in 100.
+        vectors: the frozen word vectors: ``"glove"`` in 50 dimensions, ``"glove_100d"`` in 100, or
+            ``"minilm"``, the word pieces of a sentence model in 100; with a ``+`` side by side.
         word_dropout: of the word vectors.
         dropout: of the pooled vector.
         hidden: features of the LSTM in each direction.
         lr, weight_decay: the learning rate of Adam, and what it takes off the parameters.
+        decay: what the learning rate is multiplied with after every epoch; 0 for the estimators' default.
         epochs: at most.
         min_epochs: training does not stop before.
         patience: epochs without a better validation score before training stops.
@@ -71,6 +72,7 @@ class Task:
     hidden: int = 200
     lr: float = 1e-4
     weight_decay: float = 1e-4
+    decay: float = 0.0
     epochs: int = 60
     min_epochs: int = 1
     patience: int = 5

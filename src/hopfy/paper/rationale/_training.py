@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hopfy.estimators import (
+    ExponentialDecay,
     NoKnownWordsWarning,
     Rationale,
     RationaleClassifier,
@@ -22,6 +23,7 @@ from hopfy.estimators import (
     WordVectors,
     faithfulness,
 )
+from hopfy.paper import data
 from hopfy.paper.rationale._metrics import (
     Flags,
     human_overlap,
@@ -41,7 +43,7 @@ _EVERY_WORD = ("softmax",)
 """Methods that weigh every word: their rationale is as many words as the others may take."""
 _NO_RATIONALE = ("BiLSTM",)
 _LEARNED_SIZE = 16
-_PIECES = "minilm"
+_PIECES, _GLOVE_100D = "minilm", "glove_100d"
 _EVERY_VECTOR = 400_000
 """All words that have vectors stay in the model: test texts may use any."""
 
@@ -77,6 +79,7 @@ def estimator_of(
         "training": Training(
             lr=task.lr,
             weight_decay=task.weight_decay,
+            schedule=ExponentialDecay(task.decay) if task.decay else "auto",
             max_epochs=task.epochs,
             min_epochs=task.min_epochs,
             patience=task.patience,
@@ -92,15 +95,20 @@ def _vectors(task: Task, corpus: Corpus) -> Any:
     """What the estimator takes its word vectors from."""
     if task.data == PLANTED:
         return _LEARNED_SIZE
-    if task.vectors == _PIECES:
-        return _of_pieces(corpus.words)
-    return task.vectors
+    return _side_by_side(task.vectors, corpus.words)
 
 
 @lru_cache(maxsize=1)
-def _of_pieces(words: tuple[str, ...]) -> WordVectors:
+def _side_by_side(names: str, words: tuple[str, ...]) -> Any:
     """Kept for the next cell, which mostly has the same texts."""
-    return WordVectors.from_word_pieces(words)
+    sources = [_source(name, words) for name in names.split("+")]
+    return sources[0] if len(sources) == 1 else sources
+
+
+def _source(name: str, words: tuple[str, ...]) -> str | WordVectors:
+    if name == _PIECES:
+        return WordVectors.from_word_pieces(words)
+    return WordVectors.from_file(data.glove_100d(), words) if name == _GLOVE_100D else name
 
 
 class _Strongest:
