@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopfy import paper
-from hopfy.estimators import Text
+from hopfy.estimators import ExponentialDecay, Text, Training
 from hopfy.paper import rationale
 from hopfy.paper._base import Quiet, Store
 from hopfy.paper.data import Texts
@@ -310,3 +310,36 @@ def test_costs_are_near_what_cells_took(tmp_path):
         cell = rationale._Cell(tasks[data], method, 0, Store(tmp_path))
         ratios.append(seconds / cell.cost)
     assert max(ratios) < 1.5 * min(ratios), ratios
+
+
+def test_vectors_come_side_by_side(tmp_path, monkeypatch):
+    """The file of one source, the other one by name, in the order of the task."""
+    file = tmp_path / "vectors.txt"
+    file.write_text("film 1 2\nthe 3 4\n", encoding="utf-8")
+    monkeypatch.setattr(_training.data, "glove_100d", lambda: file)
+    first, second = _training._side_by_side("glove_100d+glove", ("film", "zzz"))
+    assert list(first.words) == ["film"]
+    assert second == "glove"
+    assert _training._side_by_side("glove", ("film",)) == "glove"
+
+
+def test_the_learning_rate_decays_if_the_task_says_so():
+    corpus = _texts.load(TINY, 0)
+    steady, falling = (
+        _training.estimator_of("BiLSTM", replace(TINY, decay=decay), corpus, 0).training.schedule
+        for decay in (0.0, 0.5)
+    )
+    assert steady == Training().schedule
+    assert falling == ExponentialDecay(0.5)
+
+
+def test_a_record_keeps_the_data_that_a_later_run_lacks():
+    old = {
+        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 1}],
+        "cells": {"sst": {"softmax": [1]}, "imdb": {"softmax": [2], "BiLSTM": [3]}},
+    }
+    new = {"tasks": [{"data": "imdb", "lr": 2}], "cells": {"imdb": {"softmax": [4]}}}
+    assert experiment.merged(old, new) == {
+        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 2}],
+        "cells": {"sst": {"softmax": [1]}, "imdb": {"softmax": [4]}},
+    }
