@@ -339,7 +339,11 @@ _TABLES: dict[int, tuple[str, tuple[_Section, ...]]] = {
             _Section(
                 "Scores with all training texts",
                 "rationale-larger",
-                "The same networks with all available training texts (`--profile larger`).",
+                _wrapped(
+                    "All available training texts, one seed (`--profile larger`). Both maps read one",
+                    "network, which was trained at a temperature of 0.5; on AgNews it has other word",
+                    "vectors, more features and more dropout than the laptop profile's.",
+                ),
                 _larger,
             ),
             _Section(
