@@ -100,7 +100,7 @@ UNWRAPPED = {"docs/gpu-resources.md"}
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = [*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").glob("*.md"))]
 # Tables, directives, labels, pictures and indented code cannot be wrapped.
-NOT_PROSE = re.compile(r"\||:|\(.*\)=$|!\[|    ")
+NOT_PROSE = re.compile(r" *\||:|\(.*\)=$|!\[|    ")
 
 
 def _prose(text: str) -> Iterator[str]:
