@@ -333,13 +333,20 @@ def test_the_learning_rate_decays_if_the_task_says_so():
     assert falling == ExponentialDecay(0.5)
 
 
-def test_a_record_keeps_the_data_that_a_later_run_lacks():
+def test_a_record_keeps_what_a_later_run_lacks():
+    """Other data always, other methods if the settings are the same."""
     old = {
-        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 1}],
+        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 1, "methods": ["softmax"]}],
         "cells": {"sst": {"softmax": [1]}, "imdb": {"softmax": [2], "BiLSTM": [3]}},
     }
-    new = {"tasks": [{"data": "imdb", "lr": 2}], "cells": {"imdb": {"softmax": [4]}}}
-    assert experiment.merged(old, new) == {
-        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 2}],
-        "cells": {"sst": {"softmax": [1]}, "imdb": {"softmax": [4]}},
+    same = {
+        "tasks": [{"data": "imdb", "lr": 1, "methods": []}],
+        "cells": {"imdb": {"SPECTRA": [4]}},
     }
+    found = experiment.merged(old, same)
+    assert found["tasks"] == [old["tasks"][0], *same["tasks"]]
+    assert found["cells"]["sst"] == {"softmax": [1]}
+    every = {"SPECTRA": [4], "softmax": [2], "BiLSTM": [3]}
+    assert list(found["cells"]["imdb"].items()) == list(every.items())
+    other = {"tasks": [{"data": "imdb", "lr": 2}], "cells": {"imdb": {"softmax": [5]}}}
+    assert experiment.merged(old, other)["cells"] == {"sst": {"softmax": [1]}, **other["cells"]}

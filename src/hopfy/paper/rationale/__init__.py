@@ -113,7 +113,7 @@ _LARGER = (
     replace(
         _LAPTOP_NEWS, training=0, temperature=0.5, own_network=False, vectors="glove_100d+minilm",
         word_dropout=0.4, dropout=0.3, hidden=100, decay=0.6, epochs=7,
-        methods=("k-subsets", "BiLSTM"),
+        methods=("k-subsets", "SPECTRA", "HardKuma", "BiLSTM"),
     ),
     replace(
         _LAPTOP_ANY, data="imdb", temperature=0.5, dropout=0.2, longest=300, own_network=False,
@@ -233,10 +233,15 @@ class Rationale(Experiment[RationaleConfig]):
         return {**results, "cells": cells}
 
     def merged(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A new record, with the tasks and the cells of data that only an old one has."""
+        """A new record, with the data and the methods of the same settings that only an old one has."""
         known = {task["data"] for task in new["tasks"]}
-        kept = [task for task in old["tasks"] if task["data"] not in known]
-        return {**new, "tasks": [*kept, *new["tasks"]], "cells": {**old["cells"], **new["cells"]}}
+        tasks = [task for task in old["tasks"] if task["data"] not in known] + new["tasks"]
+        cells = {**old["cells"], **new["cells"]}
+        for data in known & old["cells"].keys():
+            if _settings_on(old, data) == _settings_on(new, data):
+                both = {**old["cells"][data], **new["cells"][data]}
+                cells[data] = {method: both[method] for method in METHODS if method in both}
+        return {**new, "tasks": tasks, "cells": cells}
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> Sequence[Figure]:
         from hopfy.paper.rationale._figures import draw_highlights, draw_scores
@@ -345,6 +350,12 @@ def _tasks(config: RationaleConfig) -> tuple[Task, ...]:
     if config.substitute is None:
         return config.tasks
     return tuple(task for task in config.tasks if is_here(task)) or (config.substitute,)
+
+
+def _settings_on(record: Mapping[str, Any], data: str) -> list[dict[str, Any]]:
+    """All that the cells of a data set depend on."""
+    own = [task for task in record["tasks"] if task["data"] == data]
+    return [{name: task[name] for name in task.keys() - {"methods", "seeds"}} for task in own]
 
 
 def _without_texts(run: Mapping[str, Any]) -> dict[str, Any]:
