@@ -335,18 +335,19 @@ def test_the_learning_rate_decays_if_the_task_says_so():
 
 def test_a_record_keeps_what_a_later_run_lacks():
     """Other data always, other methods if the settings are the same."""
+    sst, imdb = (
+        {"data": "sst", "share": 0.2},
+        {"data": "imdb", "share": 0.1, "methods": ["softmax"]},
+    )
     old = {
-        "tasks": [{"data": "sst", "lr": 1}, {"data": "imdb", "lr": 1, "methods": ["softmax"]}],
+        "tasks": [sst, imdb],
         "cells": {"sst": {"softmax": [1]}, "imdb": {"softmax": [2], "BiLSTM": [3]}},
     }
-    same = {
-        "tasks": [{"data": "imdb", "lr": 1, "methods": []}],
-        "cells": {"imdb": {"SPECTRA": [4]}},
-    }
-    found = experiment.merged(old, same)
-    assert found["tasks"] == [old["tasks"][0], *same["tasks"]]
+    later = {**imdb, "methods": ["SPECTRA"], "decay": Task("", 0).decay}
+    found = experiment.merged(old, {"tasks": [later], "cells": {"imdb": {"SPECTRA": [4]}}})
+    assert found["tasks"] == [sst, later]
     assert found["cells"]["sst"] == {"softmax": [1]}
     every = {"SPECTRA": [4], "softmax": [2], "BiLSTM": [3]}
     assert list(found["cells"]["imdb"].items()) == list(every.items())
-    other = {"tasks": [{"data": "imdb", "lr": 2}], "cells": {"imdb": {"softmax": [5]}}}
+    other = {"tasks": [{**imdb, "lr": 2.0}], "cells": {"imdb": {"softmax": [5]}}}
     assert experiment.merged(old, other)["cells"] == {"sst": {"softmax": [1]}, **other["cells"]}
