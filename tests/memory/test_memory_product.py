@@ -258,8 +258,8 @@ measured(lambda k: index.top(cues[:k], 5))
 def _peaks(code, **settings):
     """Megabytes at the peak of each call, in a process of its own.
 
-    Pages of libraries count when they are first read, now and then tens of megabytes. That only adds, so
-    of up to three processes the one with the smallest peaks is right.
+    Now and then, on a busy machine, a process measures tens of megabytes more: what is resident includes
+    more than what the call allocates. That only adds, so of up to three processes the smallest counts.
     """
     code = (_PEAK + code).format(**settings)
     found = []
